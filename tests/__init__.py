@@ -1,0 +1,1 @@
+"""Wager's tests: the same folders as the package, plus architecture/ and equivalence/."""

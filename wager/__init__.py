@@ -1,0 +1,61 @@
+"""Wager: an adaptive speculative-decoding runtime.
+
+This file holds the public names and nothing else. They are resolved on first use, so that `import wager`
+imports neither torch nor numpy and the command line starts at once. To read the code, begin with
+docs/architecture.md.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wager.errors import WagerError
+    from wager.policy.bod import BODConfig, BODController, BODObservation, bod_optimal_bet
+    from wager.policy.stats import ExponentialMovingAverage, SpeculationStats
+
+    __version__: str
+
+__all__ = [
+    "BODConfig",
+    "BODController",
+    "BODObservation",
+    "ExponentialMovingAverage",
+    "SpeculationStats",
+    "WagerError",
+    "__version__",
+    "bod_optimal_bet",
+]
+
+_HOMES = {
+    "BODConfig": "wager.policy.bod",
+    "BODController": "wager.policy.bod",
+    "BODObservation": "wager.policy.bod",
+    "ExponentialMovingAverage": "wager.policy.stats",
+    "SpeculationStats": "wager.policy.stats",
+    "WagerError": "wager.errors",
+    "bod_optimal_bet": "wager.policy.bod",
+}
+
+
+def _installed_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("wager")
+    except PackageNotFoundError:
+        return "0.0.0+uninstalled"
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        value: Any = _installed_version()
+    elif name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module 'wager' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

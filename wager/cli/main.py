@@ -1,0 +1,147 @@
+"""The command `wager`: finds the verb, runs it, and turns every ending into a line and an exit status.
+
+It knows each verb's name, one-line help and address, not what the verb does: a verb's module is imported when
+it is called, so `wager --help` starts without torch. A new verb is one file here and one line in VERBS.
+Exit status: 0 done, 2 an error the user can mend (one line on stderr), 130 interrupted, 1 a closed pipe.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from typer.core import TyperGroup
+
+from wager import log
+from wager.errors import WagerError, one_line
+
+
+class Verb(NamedTuple):
+    """Where a verb lives, as `module:attribute`, and its line in `wager --help`."""
+
+    address: str
+    help: str
+
+
+VERBS: dict[str, Verb] = {
+    "simulate": Verb("wager.cli.simulate:simulate", "Replay a recorded trace under several policies."),
+}
+
+
+class _VerbGroup(TyperGroup):
+    """A group whose commands come from VERBS and are imported one at a time.
+
+    NOTE: typer carries its own copy of click, whose classes have no public names; hence `Any` for contexts.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return _load(cmd_name, VERBS[cmd_name]) if cmd_name in VERBS else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in VERBS:
+            near = get_close_matches(args[0], VERBS, n=1)
+            ctx.fail(f"no such command {args[0]!r}" + (f", did you mean {near[0]!r}?" if near else ""))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, verb.help) for name, verb in VERBS.items()])
+
+
+def _plain_app(**options: Any) -> typer.Typer:
+    return typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, **options)
+
+
+def _load(name: str, verb: Verb) -> Any:
+    """The command object of a verb given as a function, or as a `typer.Typer` with sub-verbs of its own."""
+    module, _, attribute = verb.address.partition(":")
+    found = getattr(import_module(module), attribute)
+    if not isinstance(found, typer.Typer):
+        function, found = found, _plain_app()
+        found.command(name)(function)
+    return typer.main.get_command(found)
+
+
+app = _plain_app(cls=_VerbGroup, context_settings={"help_option_names": ["-h", "--help"]})
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from wager import __version__
+
+        typer.echo(f"wager {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _top(
+    ctx: typer.Context,
+    log_level: Annotated[
+        str | None,
+        typer.Option("--log", metavar="LEVEL", help="debug, info, warning or error [env: WAGER_LOG]."),
+    ] = None,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Speculative decoding that sizes its bets."""
+    log.configure(log_level)
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())
+
+
+def _complain(message: str) -> int:
+    print(f"wager: error: {message}", file=sys.stderr)
+    return 2
+
+
+def _usage_hint(error: typer.TyperException) -> str:
+    ctx = getattr(error, "ctx", None)
+    return f" (see '{ctx.command_path} --help')" if ctx is not None else ""
+
+
+def _interrupted() -> int:
+    print("wager: interrupted", file=sys.stderr)
+    return 130
+
+
+def _closed_pipe() -> int:
+    # The interpreter flushes stdout once more when it exits: give it somewhere to write.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 1
+
+
+def _call(args: Sequence[str] | None) -> int:
+    command = typer.main.get_command(app)
+    # Outside its standalone mode typer answers with a status where a verb raised Exit or was interrupted.
+    status = command.main(args=args, prog_name="wager", standalone_mode=False)
+    sys.stdout.flush()
+    if status == 130:
+        return _interrupted()
+    return status if isinstance(status, int) else 0
+
+
+def exit_status(args: Sequence[str] | None = None) -> int:
+    """Run one command line (default: this process's own) and return its exit status."""
+    try:
+        return _call(args)
+    except WagerError as error:
+        return _complain(one_line(error))
+    except typer.TyperException as error:
+        return _complain(one_line(error.format_message()).rstrip(".") + _usage_hint(error))
+    except (KeyboardInterrupt, typer.Abort):
+        return _interrupted()
+    except BrokenPipeError:
+        return _closed_pipe()
+
+
+def run() -> None:
+    """The entry point of the installed command."""
+    sys.exit(exit_status())
