@@ -1,0 +1,167 @@
+"""The K/V pool: one preallocated tensor that holds the keys and values of every layer, and how to read and
+write it.
+
+Physical layout: [layers, 2 (keys, values), kv_heads, slots, head_dim], head-major, so that a row whose pages
+are one consecutive run is read as a slice that attention can use without copying. A slot is page * page_size
++ offset and means the same place in every layer. Readers get exactly the length they ask for: stale slots are
+never seen.
+
+Used by the networks and by `commit`. It does not know who owns a page: see `pages`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from wager.errors import CapacityError
+
+PageIds: TypeAlias = Sequence[int] | NDArray[np.int64]
+Place: TypeAlias = slice | Tensor
+"""Resolved slots: a slice when they are one consecutive run, else an index tensor."""
+
+
+class KeysValues(NamedTuple):
+    """Keys and values of one layer."""
+
+    keys: Tensor
+    values: Tensor
+
+
+@dataclass(frozen=True)
+class PoolSpec:
+    """The size and kind of a pool."""
+
+    num_layers: int
+    num_pages: int
+    page_size: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: torch.dtype = torch.float32
+    device: torch.device | str = "cpu"
+
+    @property
+    def page_bytes(self) -> int:
+        """Memory of one page over all layers, keys and values."""
+        per_slot = 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+        return per_slot * self.page_size
+
+
+class KVPool:
+    """Keys and values of all layers by slot."""
+
+    def __init__(self, spec: PoolSpec) -> None:
+        """Allocate the whole pool; raises CapacityError when the device has no room for it."""
+        self.spec = spec
+        num_slots = spec.num_pages * spec.page_size
+        shape = (spec.num_layers, 2, spec.num_kv_heads, num_slots, spec.head_dim)
+        try:
+            # A normal tensor even when built inside inference mode: it must stay writable outside.
+            with torch.inference_mode(False):
+                self.store = torch.empty(shape, dtype=spec.dtype, device=spec.device)
+        except RuntimeError as error:
+            need = spec.num_pages * spec.page_bytes
+            raise CapacityError(f"no room for a K/V pool of {need} bytes on {spec.device}") from error
+        self._layers = [self.store[layer] for layer in range(spec.num_layers)]
+
+    @property
+    def bytes(self) -> int:
+        return self.spec.num_pages * self.spec.page_bytes
+
+    @property
+    def page_bytes(self) -> int:
+        return self.spec.page_bytes
+
+    @property
+    def num_slots(self) -> int:
+        return self.spec.num_pages * self.spec.page_size
+
+    def slots(self, pages: PageIds, start: int, stop: int) -> Tensor:
+        """The slots of a row's tokens start..stop-1, on the pool's device."""
+        return torch.from_numpy(slot_ids(pages, self.spec.page_size, start, stop)).to(self.spec.device)
+
+    def place(self, slots: Tensor) -> Place:
+        """Resolve slots once per pass. Only on the CPU is it looked up whether they are one run: no sync
+        elsewhere.
+        """
+        if slots.device.type != "cpu":
+            return slots
+        ids = slots.numpy()
+        if len(ids) == 0:
+            return slice(0, 0)
+        return slice(int(ids[0]), int(ids[-1]) + 1) if _is_run(ids) else slots
+
+    def span(self, pages: PageIds, start: int, stop: int) -> Place:
+        """Resolve the tokens start..stop-1 of a row with these pages, once per pass."""
+        size = self.spec.page_size
+        first, last = start // size, -(-stop // size)
+        used = np.asarray(pages[first:last], dtype=np.int64)
+        if len(used) < last - first:
+            raise CapacityError(f"{len(pages)} pages of {size} do not cover {stop} tokens")
+        if len(used) <= 1 or _is_run(used):
+            base = (int(used[0]) - first) * size if len(used) else 0
+            return slice(base + start, base + stop)
+        return self.slots(pages, start, stop)
+
+    def read(self, layer: int, place: Place) -> KeysValues:
+        """Keys and values, each [kv_heads, length, head_dim]: a view for a run, else a gathered copy."""
+        store = self._layers[layer]
+        both = store[:, :, place] if isinstance(place, slice) else store.index_select(2, place)
+        return KeysValues(both[0], both[1])
+
+    def view(self, layer: int, pages: PageIds, length: int) -> KeysValues:
+        """The first `length` tokens of a row, each [length, kv_heads, head_dim]; no copy when the pages are
+        one run.
+        """
+        keys, values = self.read(layer, self.span(pages, 0, length))
+        return KeysValues(keys.transpose(0, 1), values.transpose(0, 1))
+
+    def write(self, layer: int, slots: Tensor | slice, keys: Tensor, values: Tensor) -> None:
+        """Store keys and values, each [tokens, kv_heads, head_dim], at their slots."""
+        self.write_packed(layer, slots, torch.stack((keys, values), dim=1))
+
+    def write_packed(self, layer: int, slots: Tensor | slice, keys_values: Tensor) -> None:
+        """The same for [tokens, 2, kv_heads, head_dim], in one copy."""
+        place = slots if isinstance(slots, slice) else self.place(slots)
+        moved = keys_values.permute(1, 2, 0, 3)
+        if isinstance(place, slice):
+            self._layers[layer][:, :, place].copy_(moved)
+        else:
+            self._layers[layer].index_copy_(2, place, moved)
+
+    def write_all(self, slots: Tensor | slice, keys_values: Tensor) -> None:
+        """Every layer at once: [tokens, layers, 2, kv_heads, head_dim]."""
+        place = slots if isinstance(slots, slice) else self.place(slots)
+        moved = keys_values.permute(1, 2, 3, 0, 4)
+        if isinstance(place, slice):
+            self.store[:, :, :, place].copy_(moved)
+        else:
+            self.store.index_copy_(3, place, moved)
+
+    def copy_slots(self, src: Tensor, dst: Tensor) -> None:
+        """Copy slots src[i] to dst[i] in every layer; the two may overlap, since all is read before all is
+        written.
+        """
+        if src.shape[0]:
+            self.store.index_copy_(3, dst, self.store.index_select(3, src))
+
+
+def slot_ids(pages: PageIds, page_size: int, start: int, stop: int) -> NDArray[np.int64]:
+    """The flat slots of a row's tokens start..stop-1."""
+    tokens = np.arange(start, stop, dtype=np.int64)
+    if stop > len(pages) * page_size:
+        raise CapacityError(f"{len(pages)} pages of {page_size} do not cover {stop} tokens")
+    ids = np.asarray(pages, dtype=np.int64)
+    return ids[tokens // page_size] * page_size + tokens % page_size
+
+
+def _is_run(ids: NDArray[np.int64]) -> bool:
+    """Whether the ids count up by one."""
+    length = len(ids)
+    if ids[-1] - ids[0] != length - 1:
+        return False
+    return length <= 2 or bool((ids[1:] - ids[:-1] == 1).all())

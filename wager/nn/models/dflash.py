@@ -1,0 +1,207 @@
+"""The DFlash block drafter at inference: context features in, hidden states of a whole block out (arXiv
+2602.06036).
+
+`ingest` turns the target's hidden features into keys and values of every layer, in the drafter's own pool at
+the target's slots; `forward` runs a block that sees its row's context and itself. Embedding and head are the
+target's: the caller embeds the block and scores the hidden states. `dflash_spec.py` reads the config,
+`dflash_net.py` is the same network as a trainable module. Called by `draft/`; does not know which guesses are
+used.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from wager.errors import ModelError
+from wager.kvcache.pool import KVPool, Place, PoolSpec
+from wager.nn.batch import BlockBatch, BlockRow
+from wager.nn.layers.attention import additive, attend_one
+from wager.nn.layers.decoder_layer import DecoderLayer, LayerWeights, Linear
+from wager.nn.layers.linear import choose_layout
+from wager.nn.layers.norm import RmsNorm
+from wager.nn.models.dflash_spec import DFlashSpec, read_spec
+from wager.nn.models.hf_config import pick_dtype
+from wager.nn.models.tensors import read_layer
+from wager.nn.rope import Rotary, rotate
+from wager.nn.weights import WeightReader, read_config
+
+
+class DFlashWeights(NamedTuple):
+    """All tensors of a drafter, layers fused."""
+
+    fc: Tensor
+    hidden_norm: Tensor
+    layers: Sequence[LayerWeights]
+    norm: Tensor
+
+
+class BlockView(NamedTuple):
+    """What one row reads in a layer: its range, its context, the additive mask over context and block.
+
+    `write` is where the block's K/V lie behind the context for this pass; `place` then covers both. Without
+    it `place` is the context alone and the block is joined to a copy.
+    """
+
+    start: int
+    stop: int
+    place: Place
+    write: Place | None
+    mask: Tensor | None
+
+
+class DFlash:
+    """A loaded block drafter."""
+
+    def __init__(self, spec: DFlashSpec, weights: DFlashWeights, layout: str = "auto") -> None:
+        """Lay the weights out for this machine; `layout` as for the decoder."""
+        self.spec = spec
+        self.dtype, self.device = weights.fc.dtype, weights.fc.device
+        context = _context_projection(spec, weights.layers)
+        matrices = [matrix for layer in weights.layers for matrix in layer.matrices]
+        self.layout = choose_layout([weights.fc, context.weight, *matrices], layout)
+        self.fc = Linear(weights.fc).laid_out(self.layout)
+        self.context = context.laid_out(self.layout)
+        self.hidden_norm = RmsNorm(weights.hidden_norm, spec.eps)
+        self.key_norm = RmsNorm(_key_norms(spec, weights.layers), spec.eps)
+        self.layers = [DecoderLayer(layer, spec.heads, spec.eps, self.layout) for layer in weights.layers]
+        self.norm = RmsNorm(weights.norm, spec.eps)
+        self.rotary = Rotary(spec.rope, self.dtype, self.device)
+
+    def pool_spec(self, num_pages: int, page_size: int) -> PoolSpec:
+        """The pool this drafter's context lives in: as many pages as the target's."""
+        heads = self.spec.heads
+        return PoolSpec(
+            self.spec.num_layers,
+            num_pages,
+            page_size,
+            heads.num_kv_heads,
+            heads.head_dim,
+            self.dtype,
+            self.device,
+        )
+
+    def ingest(self, features: Tensor, positions: Tensor, slots: Tensor | slice, pool: KVPool) -> None:
+        """Add context: features [tokens, layer ids * target hidden] of kept tokens, at their positions and
+        slots.
+
+        The keys and values of all layers come from one product over the same normed features.
+        """
+        spec, heads = self.spec, self.spec.heads
+        state = self.hidden_norm(self.fc(features.to(self.dtype)))
+        shape = (features.shape[0], spec.num_layers, 2, heads.num_kv_heads, heads.head_dim)
+        fused = self.context(state).view(shape)
+        keys = self.key_norm(fused[:, :, 0]).flatten(1, 2)
+        rotated = rotate(keys, self.rotary.at(positions))
+        fused[:, :, 0] = rotated.view(shape[:2] + shape[3:])
+        pool.write_all(slots, fused)
+
+    def forward(self, block: BlockBatch, pool: KVPool) -> Tensor:
+        """[block tokens, hidden] after the final norm, all rows in one pass. The context stays as it is."""
+        rotation = self.rotary.at(block.positions)
+        by_window = {
+            window: [self._plan_row(block, row, pool, window) for row in block.rows]
+            for window in set(self.spec.windows)
+        }
+        x = block.embeddings.to(self.dtype)
+        for index, layer in enumerate(self.layers):
+            fused = layer.project(x, rotation)
+            outputs = [self._attend(fused, pool, index, view) for view in by_window[self.spec.windows[index]]]
+            x = layer.finish(x, outputs[0] if len(outputs) == 1 else torch.cat(outputs))
+        return self.norm(x)
+
+    def _plan_row(self, block: BlockBatch, row: BlockRow, pool: KVPool, window: int | None) -> BlockView:
+        length, stop = row.context_len, row.context_len + row.num_tokens
+        # The block begins at or behind position context_len: keys before this are out of every window.
+        first = 0 if window is None else min(length, max(0, length - window + 1))
+        place = pool.span(row.pages, first, stop if row.spare else length)
+        write = pool.span(row.pages, length, stop) if row.spare else None
+        return BlockView(row.start, row.stop, place, write, self._mask(block, row, first, window))
+
+    def _mask(self, block: BlockBatch, row: BlockRow, first: int, window: int | None) -> Tensor | None:
+        """Scores to add, or None where every block token sees the whole context and the whole block."""
+        causal = window is not None and self.spec.block_causal_in_sliding
+        if window is None or (row.context_len + row.num_tokens <= window and not causal):
+            return None
+        positions = block.positions[row.start : row.stop]
+        context = torch.arange(first, row.context_len, device=positions.device)
+        seen_context = positions[:, None] - context[None, :] < window
+        seen_block = torch.ones(row.num_tokens, row.num_tokens, dtype=torch.bool, device=positions.device)
+        if causal:
+            distance = positions[:, None] - positions[None, :]
+            seen_block = (distance >= 0) & (distance < window)
+        return additive(torch.cat((seen_context, seen_block), dim=1), self.spec.heads.group, self.dtype)
+
+    def _attend(self, fused: Tensor, pool: KVPool, layer: int, view: BlockView) -> Tensor:
+        num_heads, num_kv_heads, _ = self.spec.heads
+        own = fused[view.start : view.stop]
+        packed = own[:, num_heads:].unflatten(1, (2, num_kv_heads))
+        if view.write is not None:
+            pool.write_packed(layer, view.write, packed)
+            keys, values = pool.read(layer, view.place)
+        else:
+            context = pool.read(layer, view.place)
+            block = packed.permute(1, 2, 0, 3)
+            keys = torch.cat((context.keys, block[0]), dim=1)
+            values = torch.cat((context.values, block[1]), dim=1)
+        return attend_one(own[:, :num_heads], keys, values, view.mask)
+
+
+def _context_projection(spec: DFlashSpec, layers: Sequence[LayerWeights]) -> Linear:
+    """The k and v projections of all layers, stacked: [layers * 2 * kv_heads * head_dim, hidden]."""
+    skip = spec.heads.num_heads * spec.heads.head_dim
+    weight = torch.cat([layer.qkv.weight[skip:] for layer in layers])
+    biases = [layer.qkv.bias[skip:] for layer in layers if layer.qkv.bias is not None]
+    return Linear(weight, torch.cat(biases) if biases else None)
+
+
+def _key_norms(spec: DFlashSpec, layers: Sequence[LayerWeights]) -> Tensor:
+    """[layers, kv_heads, head_dim]: each layer's key norm."""
+    norms = [layer.qk_norm[spec.heads.num_heads :] for layer in layers if layer.qk_norm is not None]
+    return torch.stack(norms)
+
+
+def read_weights(reader: WeightReader, spec: DFlashSpec) -> DFlashWeights:
+    """The published tensors, layers fused; raises WeightsError naming the tensor that is missing or wrong."""
+    hidden = spec.hidden_size
+    weights = DFlashWeights(
+        fc=reader.get("fc.weight", (hidden, spec.feature_size)),
+        hidden_norm=reader.get("hidden_norm.weight", (hidden,)),
+        layers=[read_layer(reader, f"layers.{index}.", spec) for index in range(spec.num_layers)],
+        norm=reader.get("norm.weight", (hidden,)),
+    )
+    reader.leftovers()
+    return weights
+
+
+def load_drafter(
+    folder: str | Path,
+    dtype: torch.dtype | str = "auto",
+    device: torch.device | str = "cpu",
+    layout: str = "auto",
+) -> DFlash:
+    """Load a drafter folder; raises ModelError or WeightsError as `load_target` does."""
+    path = Path(folder)
+    values = read_config(path)
+    spec = read_spec(values)
+    reader = WeightReader(path, pick_dtype(dtype, values), device)
+    return DFlash(spec, read_weights(reader, spec), layout)
+
+
+def check_pair(spec: DFlashSpec, hidden_size: int, num_layers: int, vocab_size: int) -> None:
+    """Raise ModelError when a drafter does not fit a target, whose embedding and head it borrows."""
+    if spec.hidden_size != hidden_size:
+        raise ModelError(f"drafter hidden_size = {spec.hidden_size}, but the target has {hidden_size}")
+    if spec.num_target_layers is not None and spec.num_target_layers != num_layers:
+        raise ModelError(
+            f"drafter num_target_layers = {spec.num_target_layers}, but the target has {num_layers}"
+        )
+    if max(spec.target_layer_ids) >= num_layers:
+        raise ModelError(
+            f"drafter target_layer_ids {list(spec.target_layer_ids)} reach beyond "
+            f"the target's {num_layers} layers"
+        )
+    if spec.mask_token_id >= vocab_size:
+        raise ModelError(f"drafter mask_token_id = {spec.mask_token_id} is beyond {vocab_size} words")

@@ -1,0 +1,84 @@
+"""Reading a published config.json: typed fields, and refusals that name the field.
+
+Shared by the model files of this folder. It knows the spelling of configs, not what any model does with the
+values.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from wager.errors import ModelError
+
+_DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+class HFConfig:
+    """A config.json's values."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.values = values
+
+    def count(self, name: str, default: int | None = None) -> int:
+        """A positive integer; ModelError when absent without default, or anything else."""
+        value = self.values.get(name)
+        value = default if value is None else value
+        if value is None:
+            raise ModelError(f"config field {name} is missing")
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ModelError(f"config field {name} = {value!r}: expected a positive integer")
+        return value
+
+    def number(self, name: str, default: float) -> float:
+        value = self.values.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ModelError(f"config field {name} = {value!r}: expected a number")
+        return float(value)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        value = self.values.get(name)
+        return default if value is None else bool(value)
+
+    def refuse(self, *names: str) -> None:
+        """Raise ModelError if a feature that is not supported is switched on."""
+        for name in names:
+            if self.values.get(name):
+                raise ModelError(f"config field {name} = {self.values[name]!r} is not supported")
+
+    def require_silu(self) -> None:
+        name = self.values.get("hidden_act", "silu")
+        if name not in ("silu", "swish"):
+            raise ModelError(f"config field hidden_act = {name!r} is not supported; only silu")
+
+    def layer_windows(self, num_layers: int, window: int | None) -> tuple[int | None, ...] | None:
+        """Windows from `layer_types`, or None where the config has no such list."""
+        kinds = self.values.get("layer_types")
+        if kinds is None:
+            return None
+        if not isinstance(kinds, list) or len(kinds) != num_layers:
+            raise ModelError(f"config field layer_types must list {num_layers} layers")
+        for kind in kinds:
+            if kind not in ("full_attention", "sliding_attention"):
+                raise ModelError(f"config field layer_types: {kind!r} is not supported")
+        if "sliding_attention" in kinds and window is None:
+            raise ModelError("config field layer_types has sliding layers, but sliding_window is not set")
+        return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+def pick_dtype(asked: torch.dtype | str, values: Mapping[str, Any]) -> torch.dtype:
+    """The dtype to load in: the one asked for, or for "auto" the one in the config (float32 if it says
+    nothing).
+    """
+    if isinstance(asked, torch.dtype):
+        return asked
+    name = asked if asked != "auto" else (values.get("dtype") or values.get("torch_dtype") or "float32")
+    name = str(name).removeprefix("torch.")
+    if name not in _DTYPES:
+        raise ModelError(f"dtype {name!r} is not supported; known: {', '.join(_DTYPES)}")
+    return _DTYPES[name]

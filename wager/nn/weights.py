@@ -1,0 +1,121 @@
+"""Weights out of safetensors files, single or sharded, memory-mapped: each tensor is read when it is asked
+for.
+
+Every tensor is checked for presence, shape and finite values, and every complaint names the tensor (or the
+file, when that is what is broken). Also joins the matrices that networks use fused. Knows no model: `models/`
+says which names.
+"""
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from wager.errors import ModelError, WeightsError
+
+INDEX_NAME = "model.safetensors.index.json"
+_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_log = logging.getLogger(__name__)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a model folder; ModelError when it is missing, broken or not an object."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ModelError(f"{path.name} not found in {path.parent}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+    except json.JSONDecodeError as error:
+        raise ModelError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} does not hold a JSON object")
+    return value
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The folder's config.json; ModelError when the folder or the file is not there."""
+    if not folder.is_dir():
+        raise ModelError(f"model folder {folder} does not exist")
+    return read_json(folder / "config.json")
+
+
+class WeightReader:
+    """The tensors of a model folder by name."""
+
+    def __init__(self, folder: str | Path, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
+        """Open all files of the folder; raises WeightsError naming a file that is missing or damaged."""
+        self.folder, self.dtype, self.device = Path(folder), dtype, device
+        self._taken: set[str] = set()
+        self._files = {name: _open(self.folder / name) for name in self._file_names()}
+        self._home = {tensor: file for file, handle in self._files.items() for tensor in list(handle.keys())}
+
+    def _file_names(self) -> list[str]:
+        index = self.folder / INDEX_NAME
+        if index.exists():
+            weight_map = read_json(index).get("weight_map")
+            if not isinstance(weight_map, Mapping) or not weight_map:
+                raise WeightsError(f"{index} has no weight_map")
+            return sorted({str(name) for name in weight_map.values()})
+        names = sorted(path.name for path in self.folder.glob("*.safetensors"))
+        if not names:
+            raise WeightsError(f"no .safetensors file in {self.folder}")
+        return names
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._home
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The stored shape, without reading the tensor."""
+        return tuple(self._files[self._file_of(name)].get_slice(name).get_shape())
+
+    def get(self, name: str, shape: Sequence[int], check_finite: bool = True) -> Tensor:
+        """A tensor in the reader's dtype on its device; raises WeightsError naming it and what is wrong with
+        it.
+        """
+        file = self._file_of(name)
+        if self.shape(name) != tuple(shape):
+            raise WeightsError(f"has shape {list(self.shape(name))}, the config asks for {list(shape)}", name)
+        try:
+            stored = self._files[file].get_tensor(name)
+        except (SafetensorError, RuntimeError, OSError) as error:
+            raise WeightsError(f"cannot be read from {file}: {error}", name) from error
+        if stored.dtype not in _FLOATS:
+            raise WeightsError(
+                f"has dtype {stored.dtype}; only plain floating-point weights are supported", name
+            )
+        tensor = stored.to(device=self.device, dtype=self.dtype)
+        if check_finite and not bool(torch.isfinite(tensor).all()):
+            raise WeightsError(f"holds NaN or infinite values (in {file})", name)
+        self._taken.add(name)
+        return tensor
+
+    def joined(self, names: Iterable[str], shapes: Iterable[Sequence[int]]) -> Tensor:
+        """Several matrices (or biases) stacked along the output dimension."""
+        return torch.cat([self.get(name, shape) for name, shape in zip(names, shapes, strict=True)])
+
+    def leftovers(self) -> list[str]:
+        """Tensors nobody asked for; also written to the debug log."""
+        names = sorted(set(self._home) - self._taken)
+        if names:
+            _log.debug("unused tensors in %s: %s", self.folder, ", ".join(names))
+        return names
+
+    def _file_of(self, name: str) -> str:
+        if name not in self._home:
+            raise WeightsError(f"is missing from {self.folder}", name)
+        return self._home[name]
+
+
+def _open(path: Path) -> Any:
+    if not path.exists():
+        raise WeightsError(f"weights file {path} is missing")
+    try:
+        return safe_open(str(path), framework="pt", device="cpu")
+    except (SafetensorError, OSError, ValueError) as error:
+        raise WeightsError(f"weights file {path} is damaged or truncated: {error}") from error

@@ -1,0 +1,46 @@
+"""HOW MUCH TO BET? Pure mathematics: numpy and scipy.special at most, no torch, no tokens.
+
+Read base.py first (the interface), then auto.py (the default policy), then what it stands on: calibration.py,
+cost.py, gain.py, ledger.py, allocation.py. bod.py is the closed-form policy. Names are turned into policies in
+names.py; controller.py is what engines talk to. May import level 0 and `wager.tree`.
+"""
+
+from wager.policy.base import (
+    PLAIN,
+    Draft,
+    Evidence,
+    Offer,
+    Policy,
+    Prediction,
+    Row,
+    RowOutcome,
+    StepOutcome,
+)
+from wager.policy.controller import Controller
+from wager.policy.cost import CostCurve, CostModel
+from wager.policy.experience import Experience
+from wager.policy.ledger import Account, Ledger
+from wager.policy.names import make_policy, needs_target_p1
+from wager.policy.stats import ExponentialMovingAverage, SpeculationStats
+
+__all__ = [
+    "PLAIN",
+    "Account",
+    "Controller",
+    "CostCurve",
+    "CostModel",
+    "Draft",
+    "Evidence",
+    "Experience",
+    "ExponentialMovingAverage",
+    "Ledger",
+    "Offer",
+    "Policy",
+    "Prediction",
+    "Row",
+    "RowOutcome",
+    "SpeculationStats",
+    "StepOutcome",
+    "make_policy",
+    "needs_target_p1",
+]

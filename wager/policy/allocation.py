@@ -1,0 +1,50 @@
+"""Whose guesses get the places: one budget over the rows of a batch, by marginal value, with a floor per row.
+
+The forest is in best-first order over all rows, so the best n nodes are its first n; the floor moves each
+row's best nodes to the front, so that a row with a poor draft still gets its turn. It knows no costs: how
+many places there are is the policy's decision.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wager.policy.base import IntArray
+from wager.tree import Forest
+
+
+def allocate(forest: Forest, num_nodes: int, floor: int = 0) -> Forest:
+    """The best `num_nodes` nodes, each row having at least `floor` of its own best where it offers that many.
+
+    A floor that does not fit into the places is lowered until it does.
+    """
+    if num_nodes >= forest.num_nodes:
+        return forest
+    if floor <= 0 or num_nodes <= 0:
+        return take(forest, np.arange(max(num_nodes, 0)))
+    standing = _place_in_row(forest)
+    while floor > 0 and int((standing < floor).sum()) > num_nodes:
+        floor -= 1
+    # Reserved nodes first, then by the forest's own order; a reserved node's parent is reserved too.
+    chosen = np.argsort(standing >= floor, kind="stable")[:num_nodes]
+    return take(forest, np.sort(chosen))
+
+
+def take(forest: Forest, chosen: IntArray) -> Forest:
+    """The sub-forest of these nodes (ascending, closed under parents), renumbered."""
+    place = np.full(forest.num_nodes + 1, -1, np.int32)
+    place[chosen] = np.arange(len(chosen))
+    parent = place[forest.parent[chosen]]
+    return Forest(
+        forest.row[chosen], forest.depth[chosen], forest.rank[chosen], parent, forest.score[chosen]
+    )
+
+
+def _place_in_row(forest: Forest) -> IntArray:
+    """Each node's place in its own row's best-first order."""
+    order = np.argsort(forest.row, kind="stable")
+    rows = forest.row[order]
+    starts = np.searchsorted(rows, rows)
+    places = np.empty(forest.num_nodes, np.int64)
+    places[order] = np.arange(forest.num_nodes) - starts
+    return places

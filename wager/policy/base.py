@@ -1,0 +1,189 @@
+"""The one interface of every policy, and the records that pass through it.
+
+A policy is asked twice per step: `offer` before drafting (run a drafter at all, and for which rows?) and
+`arrange` after it (which of these guesses are worth a place in the pass?); then it is told what happened
+(`learn`). It knows log-probabilities, times and verdicts, never tokens or tensors. The controller calls it;
+the replay engine and the real engine drive the controller in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from wager.tree import Forest, build_forest
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+UNLIMITED = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a policy may know of a row before anything is drafted for it."""
+
+    request_id: Hashable
+    context_len: int = 0
+    phase: str = ""
+    num_pending: int = 1
+    max_nodes: int = UNLIMITED
+    max_depth: int = UNLIMITED
+    target_p1: float | None = None
+    """The target's probability of its own last token; None where nobody measured it."""
+    drafters: tuple[str, ...] = ("draft",)
+    """Drafters that can propose for this row now."""
+
+
+class Offer(NamedTuple):
+    """The first decision for a row: which drafter to run (None: plain decoding) and how deep (0: its full depth)."""
+
+    drafter: str | None = None
+    depth: int = 0
+
+
+PLAIN = Offer()
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a drafter proposed for a row: log-probabilities by depth and rank, the best rank first."""
+
+    drafter: str
+    num_depths: int
+    logprobs: npt.NDArray[np.floating] | None = None
+    """[depths, ranks]; None for a drafter without probabilities of its own, which proposes one chain."""
+    spine_only: bool = False
+    """Deeper guesses follow rank 0 alone (an autoregressive drafter), so other ranks cannot have children."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A draft that was paid for, set against the tokens emitted later."""
+
+    drafter: str
+    phase: str
+    logprobs: npt.NDArray[np.floating] | None
+    """[known depths, ranks], cut behind the first depth whose token was not among the ranks."""
+    ranks: npt.NDArray[np.integer]
+    """The rank, at each known depth, of the token really emitted; -1: not among them."""
+    spine_only: bool = False
+
+
+class RowOutcome(NamedTuple):
+    """One row's share of a step that has been taken."""
+
+    row: Row
+    offer: Offer
+    num_nodes: int
+    accepted: int
+    emitted: int
+    """Tokens that count: a row that ended inside its accepted path emitted fewer than accepted + 1."""
+    ended_at_leaf: bool = False
+    """The accepted path ended where nothing deeper was offered: a full acceptance, censored data."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What a step cost and yielded; times are the engine's own, device-synchronised, without the caller's."""
+
+    rows: Sequence[RowOutcome]
+    num_tokens: int
+    """Tokens in the target's pass: pending tokens and nodes of all rows."""
+    verify_ms: float
+    draft_ms: float = 0.0
+    evidence: Sequence[Evidence] = ()
+
+
+class Prediction(NamedTuple):
+    """What the policy expected of the step it just arranged."""
+
+    tokens: float
+    time_ms: float
+
+
+class Policy(Protocol):
+    """How much to guess. `name` is what `make_policy` would take to build it again."""
+
+    name: str
+
+    def offer(self, rows: Sequence[Row]) -> list[Offer]:
+        """Which drafter to run for each row; PLAIN where none is worth its pass."""
+        ...
+
+    def arrange(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
+        """The nodes to verify, over all rows, best first. A row without a draft has none."""
+        ...
+
+    def learn(self, outcome: StepOutcome) -> None:
+        """Take in a finished step. Called once for every step, plain ones too."""
+        ...
+
+    def forget(self, request_id: Hashable) -> None:
+        """The request has ended: drop what was kept for it alone."""
+        ...
+
+
+Increments = Callable[[int, Draft], FloatArray]
+
+
+def raw_increments(_row: int, draft: Draft) -> FloatArray:
+    """The drafter's own word: its log-probabilities, or certainty where it has none."""
+    if draft.logprobs is None:
+        return np.zeros((draft.num_depths, 1))
+    return np.minimum(np.asarray(draft.logprobs, np.float64), 0.0)
+
+
+def stack_scores(drafts: Sequence[Draft | None], increments: Increments = raw_increments) -> FloatArray:
+    """[rows, depths, ranks] for the builder; -inf where a row has nothing to offer."""
+    if len(drafts) == 1 and drafts[0] is not None:
+        return increments(0, drafts[0])[None]
+    parts = [None if draft is None else increments(i, draft) for i, draft in enumerate(drafts)]
+    depths = max((part.shape[0] for part in parts if part is not None), default=0)
+    ranks = max((part.shape[1] for part in parts if part is not None), default=0)
+    scores = np.full((len(parts), depths, ranks), -np.inf)
+    for i, part in enumerate(parts):
+        if part is not None:
+            scores[i, : part.shape[0], : part.shape[1]] = part
+    return scores
+
+
+class Limits(NamedTuple):
+    """Per-row ceilings in the builder's words; None where no row has one that bites."""
+
+    row_caps: IntArray | None
+    max_depths: IntArray | None
+    spine_only: npt.NDArray[np.bool_] | None
+
+
+def limits_of(rows: Sequence[Row], drafts: Sequence[Draft | None], cap: int = UNLIMITED) -> Limits:
+    """Ceilings of these rows; `cap` is a further one that the policy puts on every row."""
+    caps = [min(row.max_nodes, cap) for row in rows]
+    depths = [row.max_depth for row in rows]
+    spine = [draft is not None and draft.spine_only for draft in drafts]
+    deepest = max((draft.num_depths for draft in drafts if draft is not None), default=0)
+    return Limits(
+        np.array(caps) if min(caps, default=UNLIMITED) < UNLIMITED else None,
+        np.array(depths) if min(depths, default=UNLIMITED) < deepest else None,
+        np.array(spine) if any(spine) else None,
+    )
+
+
+def fixed_forest(rows: Sequence[Row], drafts: Sequence[Draft | None], nodes: int, *, chain: bool) -> Forest:
+    """The same number of nodes for every row that has a draft: a chain of rank 0, or the best-first tree."""
+    scores = stack_scores(drafts)
+    if chain:
+        scores = np.where(np.isneginf(scores[:, :, :1]), -np.inf, 0.0)
+    limits = limits_of(rows, drafts, nodes)
+    return build_forest(
+        scores,
+        nodes * len(rows),
+        row_caps=limits.row_caps,
+        max_depths=limits.max_depths,
+        spine_only=limits.spine_only,
+        chain_only=chain,
+    )

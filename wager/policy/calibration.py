@@ -1,0 +1,103 @@
+"""From what a drafter says to what the target does: draft log-probability to acceptance probability, online.
+
+    logit P(stands | reached) = w0 + w1 * logit(draft probability) + w2 * min(depth, 5) / 5
+
+Three weights, started at "the drafter is right" (0, 1, 0), so it is sensible before the first observation;
+each draft set against the emitted tokens moves them by one AdaGrad update whose memory fades, and is wiped
+when hits and prediction part beyond chance, so that it keeps learning and follows a shift at once. Trained on every candidate of every reached depth. It knows nothing of trees or costs.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from wager.policy.base import Evidence, FloatArray
+from wager.policy.shift import ShiftTest
+
+_LOWEST, _HIGHEST = math.log(1e-6), math.log(1.0 - 1e-3)
+_EDGE = 12.0  # logits beyond this are certainty for every practical purpose
+_MAX_DEPTH = 128
+_LEAST_SCATTER = 0.1  # a certain prediction that fails is one surprise, not infinitely many
+_DEPTH_TERM = np.minimum(np.arange(_MAX_DEPTH), 4.0)[:, None] / 4.0
+
+
+class Calibrator:
+    """The map of one drafter in one phase."""
+
+    def __init__(self, *, rate: float = 0.2, fade: float = 0.99) -> None:
+        self.rate = rate
+        self.fade = fade
+        self.weights = [0.0, 1.0, 0.0]
+        self._squares = [1.0, 1.0, 1.0]
+        self._test = ShiftTest(slack=0.5, alarm=10.0)
+        self.num_drafts = 0
+
+    def copy(self) -> Calibrator:
+        other = Calibrator(rate=self.rate, fade=self.fade)
+        other.weights = list(self.weights)
+        return other
+
+    def log_acceptance(self, logprobs: npt.NDArray[np.floating]) -> FloatArray:
+        """log P(stands | reached) of each candidate, [depths, ranks]; never above 0."""
+        negated = self._logits(_log_odds(logprobs))
+        np.negative(negated, out=negated)
+        # softplus(-x) = log1p(exp(-x)); x is bounded, so neither end overflows.
+        np.exp(negated, out=negated)
+        np.log1p(negated, out=negated)
+        np.negative(negated, out=negated)
+        return negated
+
+    def acceptance(self, logprobs: npt.NDArray[np.floating]) -> FloatArray:
+        return np.exp(self.log_acceptance(logprobs))
+
+    def learn(self, evidence: Evidence) -> bool:
+        """One update from the reached depths of a draft. True when hits and prediction parted beyond chance."""
+        num_reached = reached_depths(evidence.ranks, spine_only=evidence.spine_only)
+        if evidence.logprobs is None or num_reached == 0:
+            return False
+        odds = _log_odds(evidence.logprobs[:num_reached])
+        errors = 1.0 / (1.0 + np.exp(-self._logits(odds)))
+        scatter = float((errors * (1.0 - errors)).sum())
+        for depth, rank in enumerate(evidence.ranks[:num_reached].tolist()):
+            if rank >= 0:
+                errors[depth, rank] -= 1.0
+        by_depth = errors.sum(axis=1)
+        total = float(by_depth.sum())
+        shifted = self._test.add(-total / math.sqrt(scatter + _LEAST_SCATTER))
+        if shifted:
+            self._squares = [1.0, 1.0, 1.0]
+        self._update(
+            total,
+            float(np.vdot(errors, odds)),
+            float(by_depth @ _DEPTH_TERM[:num_reached, 0]),
+        )
+        return shifted
+
+    def _logits(self, odds: FloatArray) -> FloatArray:
+        intercept, slope, depth_weight = self.weights
+        logits = odds * slope
+        logits += depth_weight * _DEPTH_TERM[: odds.shape[0]] + intercept
+        return np.clip(logits, -_EDGE, _EDGE, out=logits)
+
+    def _update(self, *gradient: float) -> None:
+        self.num_drafts += 1
+        for i, slope in enumerate(gradient):
+            self._squares[i] = self.fade * self._squares[i] + (1.0 - self.fade) + slope * slope
+            self.weights[i] -= self.rate * slope / math.sqrt(self._squares[i])
+
+
+def reached_depths(ranks: npt.NDArray[np.integer], *, spine_only: bool = False) -> int:
+    """How many depths, from the first, had all shallower tokens among the candidates (rank 0 for a spine)."""
+    for index, rank in enumerate(ranks.tolist()):
+        if rank < 0 or (spine_only and rank > 0):
+            return index + 1
+    return int(ranks.shape[0])
+
+
+def _log_odds(logprobs: npt.NDArray[np.floating]) -> FloatArray:
+    """logit of the draft's probability, bounded away from certainty at both ends."""
+    bounded = np.clip(logprobs, _LOWEST, _HIGHEST, dtype=np.float64)
+    return np.asarray(bounded - np.log(-np.expm1(bounded)))

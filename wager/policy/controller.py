@@ -1,0 +1,78 @@
+"""The object that applies a policy: asks it, feeds what was learned, keeps the decision trace.
+
+One controller per engine (or replay). The policy can be changed while running; costs, ledger, survival and
+statistics stay, since they belong to the machine and the requests, not to the rule. Callers are the engine's
+bet, arrange and learn stages, and the replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+from wager.policy.base import Draft, Offer, Policy, Prediction, Row, StepOutcome
+from wager.policy.experience import Experience, longest_context
+from wager.policy.ledger import Account
+from wager.policy.names import make_policy
+from wager.tree import Forest
+
+DecisionSink = Callable[[dict[str, object]], None]
+
+
+class Controller:
+    """Applies a policy by name; `on_decision` receives one record per step, for debugging a gate."""
+
+    def __init__(
+        self,
+        policy: str = "auto",
+        experience: Experience | None = None,
+        on_decision: DecisionSink | None = None,
+    ) -> None:
+        self.experience = experience or Experience()
+        self.policy: Policy = make_policy(policy, self.experience)
+        self.on_decision = on_decision
+        self._steps = 0
+
+    def set_policy(self, name: str) -> None:
+        """Change the rule from the next step on. Raises ConfigError on an unknown name, keeping the old one."""
+        self.policy = make_policy(name, self.experience)
+
+    def offer(self, rows: Sequence[Row]) -> list[Offer]:
+        return self.policy.offer(rows)
+
+    def arrange(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
+        return self.policy.arrange(rows, drafts)
+
+    def learn(self, outcome: StepOutcome) -> None:
+        self._steps += 1
+        if self.on_decision is not None:
+            self.on_decision(self._decision(outcome))
+        self.experience.learn(outcome)
+        self.policy.learn(outcome)
+
+    def forget(self, request_id: Hashable) -> Account:
+        """The request has ended: returns its account."""
+        self.policy.forget(request_id)
+        return self.experience.ledger.close(request_id)
+
+    def _decision(self, outcome: StepOutcome) -> dict[str, object]:
+        rows = [share.row for share in outcome.rows]
+        nodes = sum(share.num_nodes for share in outcome.rows)
+        predicted = getattr(self.policy, "prediction", None) or self._plain_prediction(outcome)
+        return {
+            "step": self._steps,
+            "policy": self.policy.name,
+            "rows": len(rows),
+            "drafters": sorted({share.offer.drafter for share in outcome.rows if share.offer.drafter}),
+            "bet": nodes,
+            "predicted_tokens": round(predicted.tokens, 4),
+            "predicted_ms": round(predicted.time_ms, 4),
+            "actual_tokens": sum(share.accepted + 1 for share in outcome.rows),
+            "actual_ms": round(outcome.verify_ms + outcome.draft_ms, 4),
+            "ledger_ms": round(self.experience.ledger.total.balance_ms, 4),
+        }
+
+    def _plain_prediction(self, outcome: StepOutcome) -> Prediction:
+        """For policies that predict nothing: one token per row, at what the cost model says of such a pass."""
+        rows = [share.row for share in outcome.rows]
+        curve = self.experience.costs.curve(max(len(rows), 1), longest_context(rows))
+        return Prediction(float(len(rows)), float(curve[min(outcome.num_tokens, len(curve) - 1)]))

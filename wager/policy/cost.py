@@ -1,0 +1,328 @@
+"""What a step costs on this machine: time by tokens in the pass, by rows and context range, learned online.
+
+Each shape (rows, context range) has a table of robust log-means by size, laid over a prior that serves as a
+shape only: one observation anywhere sets its scale. Warm-up is skipped, outliers are clipped, old samples
+fade, sizes support their neighbours, the curve never falls with size, and a stair stays where it was seen.
+It knows no curve by name and no policy. The controller feeds it; policies read it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from wager.errors import ConfigError, InputError
+from wager.policy.base import FloatArray
+
+MAX_TOKENS = 1024  # sizes beyond share the last cell's neighbourhood: prompt chunks, not bets
+_FIRST_CLIP = math.log(3.0)  # how far a first sample may stand from what its neighbours say
+_WARM_DROP = 0.2  # a first sample this much (log) above the second was a cold one
+
+
+class CostCurve:
+    """Milliseconds by tokens in the pass: linear between points, the last slope beyond."""
+
+    def __init__(self, points: Mapping[int, float], name: str = "curve") -> None:
+        sizes = sorted(points)
+        times = [float(points[size]) for size in sizes]
+        if not sizes or sizes[0] < 1:
+            raise InputError("needs at least one point, sizes from 1", field=f"{name}.verify_ms")
+        if not all(math.isfinite(t) and t > 0 for t in times):
+            raise InputError("every time must be a positive number", field=f"{name}.verify_ms")
+        self.name = name
+        self._sizes = np.array(sizes, np.float64)
+        self._times = np.array(times)
+
+    def __call__(self, num_tokens: int) -> float:
+        return float(self.table(np.array([num_tokens], np.float64))[0])
+
+    def table(self, sizes: FloatArray) -> FloatArray:
+        times = np.interp(sizes, self._sizes, self._times)
+        if len(self._sizes) > 1:
+            slope = (self._times[-1] - self._times[-2]) / (self._sizes[-1] - self._sizes[-2])
+            times = times + np.maximum(sizes - self._sizes[-1], 0.0) * slope
+        return np.asarray(np.maximum(times, 1e-9))
+
+    def scaled(self, factor: float) -> CostCurve:
+        points = {int(s): float(t) * factor for s, t in zip(self._sizes, self._times, strict=True)}
+        return CostCurve(points, self.name)
+
+
+NEARLY_FLAT = CostCurve({1: 1.0, 101: 2.0}, "nearly flat")
+"""The prior where nothing better is known: one more token costs one hundredth of a plain pass."""
+
+
+class _Cell:
+    """A robust, fading log-mean of the times seen at one size."""
+
+    __slots__ = ("count", "last", "mean", "weight")
+
+    def __init__(self, value: float, clock: int) -> None:
+        self.mean = value
+        self.weight = 1.0
+        self.count = 1
+        self.last = clock
+
+    def add(self, value: float, clock: int, half_life: float) -> None:
+        self.weight = min(self.faded(clock, half_life), _MAX_WEIGHT) + 1.0
+        self.count += 1
+        self.last = clock
+        if self.count == 2 and self.mean - value > _WARM_DROP:
+            self.mean = value
+        else:
+            self.mean += (value - self.mean) / self.weight
+
+    def faded(self, clock: int, half_life: float) -> float:
+        return self.weight * 0.5 ** ((clock - self.last) / half_life)
+
+
+_MAX_WEIGHT = 60.0
+
+
+class _Clip:
+    """Keeps one stalled step from being believed: residuals are cut at a few times their usual size.
+
+    Several cut samples in a row on the same side are a shift, not outliers, and widen the limit.
+    """
+
+    def __init__(self) -> None:
+        self.spread = 0.1
+        self._strikes = 0
+
+    def __call__(self, residual: float, *, known: bool = True) -> float:
+        limit = max(4.0 * self.spread, 0.1) if known else _FIRST_CLIP
+        limit *= 2.0 ** max(0, abs(self._strikes) - 2)
+        if abs(residual) > limit:
+            same_side = residual * self._strikes > 0
+            self._strikes = (self._strikes if same_side else 0) + (1 if residual > 0 else -1)
+            residual = math.copysign(limit, residual)
+        else:
+            self._strikes = 0
+        if known:
+            self.spread += 0.05 * (abs(residual) - self.spread)
+        return residual
+
+
+class RobustTime:
+    """One time that has no size: a drafter's pass."""
+
+    def __init__(self, time_ms: float) -> None:
+        self._cell = _Cell(math.log(time_ms), 0)
+        self._clip = _Clip()
+
+    @property
+    def value_ms(self) -> float:
+        return math.exp(self._cell.mean)
+
+    def observe(self, time_ms: float) -> None:
+        mean = self._cell.mean
+        self._cell.add(mean + self._clip(math.log(time_ms) - mean), self._cell.last + 1, 400.0)
+
+
+class CostTable:
+    """The cost of one shape by size. `table()[n]` is the time of a pass with n tokens."""
+
+    def __init__(self, prior: FloatArray, *, half_life: float = 400.0) -> None:
+        self._prior = np.log(prior)
+        self._half_life = half_life
+        self._cells: dict[int, _Cell] = {}
+        self._clock = 0
+        self._clip = _Clip()
+        self._curve: FloatArray | None = None
+        self.largest = 0
+        """The largest size seen: beyond it the curve is a guess."""
+
+    @property
+    def num_samples(self) -> int:
+        return self._clock
+
+    def table(self) -> FloatArray:
+        if self._curve is None:
+            self._curve = self._fit()
+        return self._curve
+
+    def observe(self, num_tokens: int, time_ms: float) -> None:
+        self._clock += 1
+        value = math.log(time_ms)
+        cell = self._cells.get(num_tokens)
+        if self._cells:
+            expected = math.log(self.table()[num_tokens])
+            value = expected + self._clip(value - expected, known=cell is not None)
+        if cell is None:
+            self._cells[num_tokens] = _Cell(value, self._clock)
+            self.largest = max(self.largest, num_tokens)
+            self._curve = None
+            return
+        before = cell.mean
+        cell.add(value, self._clock, self._half_life)
+        if abs(cell.mean - before) > 0.002:
+            self._curve = None
+
+    def count(self, num_tokens: int) -> int:
+        cell = self._cells.get(num_tokens)
+        return 0 if cell is None else cell.count
+
+    def age(self, num_tokens: int) -> int:
+        """Observations since this size was last seen."""
+        cell = self._cells.get(num_tokens)
+        return self._clock if cell is None else self._clock - cell.last
+
+    def _fit(self) -> FloatArray:
+        """Residuals against the prior at the sizes seen, smoothed, made monotone, interpolated in between."""
+        if not self._cells:
+            return np.exp(self._prior)
+        sizes = np.array(sorted(self._cells))
+        cells = [self._cells[size] for size in sizes.tolist()]
+        weights = np.array([cell.faded(self._clock, self._half_life) for cell in cells])
+        means = np.array([cell.mean for cell in cells])
+        logs = self._prior[sizes] + _supported(np.log2(sizes), means - self._prior[sizes], weights)
+        logs = _isotonic(logs, weights + 0.1)
+        residuals = np.interp(_LOG_SIZES, _LOG_SIZES[sizes], logs - self._prior[sizes])
+        return np.asarray(np.maximum.accumulate(np.exp(self._prior + residuals)))
+
+
+_LOG_SIZES = np.log2(np.maximum(np.arange(MAX_TOKENS + 1), 1))
+_SUPPORT = 2.0  # a size seen twice is trusted as much as its neighbours together
+
+
+def _supported(places: FloatArray, residuals: FloatArray, weights: FloatArray) -> FloatArray:
+    """Each size's residual, drawn to its neighbours' (kernel of half an octave) while it has few samples."""
+    if len(residuals) == 1:
+        return residuals
+    kernel = np.exp(-2.0 * (places[:, None] - places[None, :]) ** 2) * weights
+    np.fill_diagonal(kernel, 0.0)
+    mass = kernel.sum(axis=1)
+    around = np.where(mass > 1e-9, (kernel @ residuals) / np.maximum(mass, 1e-9), residuals)
+    pull = np.minimum(_SUPPORT, mass)
+    return np.asarray((weights * residuals + pull * around) / np.maximum(weights + pull, 1e-9))
+
+
+def _isotonic(values: FloatArray, weights: FloatArray) -> FloatArray:
+    """Weighted least-squares fit that never falls (pool adjacent violators)."""
+    if (values[1:] >= values[:-1]).all():
+        return values
+    pools: list[tuple[float, float, int]] = []
+    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
+        mean, mass, length = value, weight, 1
+        while pools and pools[-1][0] > mean:
+            before, before_mass, before_length = pools.pop()
+            mean = (before * before_mass + mean * mass) / (before_mass + mass)
+            mass += before_mass
+            length += before_length
+        pools.append((mean, mass, length))
+    return np.repeat([p[0] for p in pools], [p[2] for p in pools])
+
+
+class CostModel:
+    """Tables by shape for the target's pass, and a robust mean per drafter for the draft's.
+
+    A shape seen for the first time starts from the nearest known one. `warm_up` passes are not recorded.
+    """
+
+    def __init__(
+        self,
+        prior: CostCurve = NEARLY_FLAT,
+        *,
+        draft_share: float = 0.2,
+        buckets: tuple[int, ...] = (),
+        warm_up: int = 2,
+    ) -> None:
+        """draft_share: a draft's assumed time, as a part of a plain pass, until one was measured.
+
+        buckets: sizes to which the engine pads a pass; a pass then costs what its bucket costs.
+        """
+        if not (draft_share > 0 and math.isfinite(draft_share)):
+            raise ConfigError("draft_share", draft_share, "a positive number")
+        self._prior = prior.table(np.maximum(np.arange(MAX_TOKENS + 1, dtype=np.float64), 1.0))
+        self._draft_share = draft_share
+        self._buckets = np.array(sorted(buckets), np.int64)
+        self._warm_up = warm_up
+        self._tables: dict[tuple[int, int], CostTable] = {}
+        self._drafts: dict[tuple[str, int], RobustTime] = {}
+
+    def observe_pass(self, num_tokens: int, rows: int, context_len: int, time_ms: float) -> None:
+        """A target pass with `num_tokens` tokens took `time_ms`."""
+        if self._warm_up > 0:
+            self._warm_up -= 1
+            return
+        if time_ms > 0 and math.isfinite(time_ms):
+            self._shape(rows, context_len).observe(self._size(num_tokens), time_ms)
+
+    def observe_draft(self, drafter: str, rows: int, time_ms: float) -> None:
+        """A draft pass for `rows` rows took `time_ms`."""
+        if time_ms > 0 and math.isfinite(time_ms):
+            key = (drafter, _octave(rows))
+            if key in self._drafts:
+                self._drafts[key].observe(time_ms)
+            else:
+                self._drafts[key] = RobustTime(time_ms)
+
+    def curve(self, rows: int, context_len: int) -> FloatArray:
+        """Time of a pass by tokens in it, index 0 unused. A read-only view: copy before changing."""
+        table = self._shape(rows, context_len).table()
+        if len(self._buckets):
+            padded = np.minimum(_pad(np.arange(MAX_TOKENS + 1), self._buckets), MAX_TOKENS)
+            return np.asarray(table[padded])
+        return table
+
+    def measured(self, rows: int, context_len: int) -> bool:
+        """Whether times of this shape, or of one it started from, are known at all."""
+        return any(table.num_samples > 0 for table in self._tables.values())
+
+    def largest_seen(self, rows: int, context_len: int) -> int:
+        return self._shape(rows, context_len).largest
+
+    def shape(self, rows: int, context_len: int) -> CostTable:
+        """The table behind `curve`, for those who plan what to measure next."""
+        return self._shape(rows, context_len)
+
+    def plain_ms(self, rows: int, context_len: int) -> float:
+        """Time of a plain step of these rows: one token each."""
+        return float(self.curve(rows, context_len)[min(rows, MAX_TOKENS)])
+
+    def draft_ms(self, drafter: str, rows: int, context_len: int) -> float:
+        """Time of one draft pass; a share of a plain pass until one was measured."""
+        octave = _octave(rows)
+        known = self._drafts.get((drafter, octave))
+        if known is None:
+            near = [key for key in self._drafts if key[0] == drafter]
+            if not near:
+                return self._draft_share * self.plain_ms(rows, context_len)
+            known = self._drafts[min(near, key=lambda key: abs(key[1] - octave))]
+        return known.value_ms
+
+    def _size(self, num_tokens: int) -> int:
+        size = np.asarray(_pad(np.array([num_tokens]), self._buckets))[0] if len(self._buckets) else num_tokens
+        return max(1, min(int(size), MAX_TOKENS))
+
+    def _shape(self, rows: int, context_len: int) -> CostTable:
+        key = (_octave(rows), _context_range(context_len))
+        table = self._tables.get(key)
+        if table is None:
+            table = self._tables[key] = CostTable(self._nearest(key))
+        return table
+
+    def _nearest(self, key: tuple[int, int]) -> FloatArray:
+        known = [k for k, table in self._tables.items() if table.num_samples > 0]
+        if not known:
+            return self._prior
+        nearest = min(known, key=lambda k: (abs(k[0] - key[0]), abs(k[1] - key[1])))
+        return self._tables[nearest].table()
+
+
+def _octave(count: int) -> int:
+    """0 for 1, 1 for 2, 2 for 3 and 4, 3 for 5 to 8, ..."""
+    return max(count - 1, 0).bit_length()
+
+
+def _context_range(context_len: int) -> int:
+    """Ranges that double from 1,024 up: shorter contexts cost the same to within noise."""
+    return max(context_len >> 10, 0).bit_length()
+
+
+def _pad(sizes: FloatArray, buckets: FloatArray) -> FloatArray:
+    """Each size's bucket; sizes beyond the last stay as they are."""
+    place = np.searchsorted(buckets, sizes)
+    return np.where(place < len(buckets), buckets[np.minimum(place, len(buckets) - 1)], sizes)

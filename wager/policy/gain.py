@@ -1,0 +1,63 @@
+"""What drafting has been worth lately: a slow mean that jumps when the ground has moved.
+
+A slow mean decides better than a quick one (a quick one dithers around the threshold), but must not take a
+thousand drafts to notice that a drafter turned good or bad. So a test watches it, and on an alarm (its own, or
+the calibration's, which sees hits and misses) it starts again from the last few samples. It knows no costs.
+"""
+
+from __future__ import annotations
+
+import math
+
+from wager.policy.shift import ShiftTest
+
+_RECENT = 0.2  # share of the newest sample in the quick mean that a restart begins from
+
+
+class SteadyMean:
+    """A mean over up to `memory` samples with change detection; `value` is the prior before the first."""
+
+    def __init__(self, prior: float, *, prior_weight: float = 2.0, memory: float = 400.0) -> None:
+        self.value = prior
+        self.count = prior_weight
+        self.memory = memory
+        self._recent = prior
+        self._variance = 0.25
+        self._test = ShiftTest(slack=1.0, alarm=8.0)
+
+    def copy(self) -> SteadyMean:
+        """Another that starts where this one is, with little weight."""
+        return SteadyMean(self.value, prior_weight=min(self.count, 8.0), memory=self.memory)
+
+    def add(self, sample: float) -> None:
+        deviation = sample - self.value
+        shifted = self._test.add(deviation / math.sqrt(self._variance + 1e-9))
+        self.count = min(self.count + 1.0, self.memory)
+        self.value += deviation / self.count
+        self._variance += max(0.02, 1.0 / self.count) * (deviation * deviation - self._variance)
+        self._recent += _RECENT * (sample - self._recent)
+        if shifted:
+            self.restart()
+
+    def restart(self) -> None:
+        """The past says little about now: go on from the last few samples."""
+        self.value = self._recent
+        self.count = 1.0 / _RECENT
+
+
+class Probe:
+    """When to try again while betting zero: intervals double while it keeps losing and start over when it wins."""
+
+    def __init__(self, longest: int = 48) -> None:
+        self.longest = longest
+        self.interval = 1
+        self._waited = 0
+
+    def due(self) -> bool:
+        """Count one more step without a draft; True when it is time to try."""
+        self._waited += 1
+        return self._waited >= self.interval
+
+    def result(self, *, won: bool) -> None:
+        self._waited = 0
+        self.interval = 1 if won else min(self.interval * 2, self.longest)

@@ -1,0 +1,124 @@
+"""Gates that stand in front of any policy and say whether it may bet at all.
+
+`ema`: the commit-EMA gate. Speed against plain decoding (live plain cost) as a half-half average; three steps
+below par close it, and backed-off probes open it again. `entropy`: the target's own certainty; one very
+unsure token, or two steps of a sagging average, close it for the rest of the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from wager.errors import ConfigError
+from wager.policy.base import PLAIN, Draft, Offer, Policy, Row, StepOutcome
+from wager.policy.experience import Experience, longest_context
+from wager.policy.gain import Probe
+from wager.tree import Forest, build_forest
+
+
+class _Gate:
+    """What both gates share: the inner policy answers unless the gate says no."""
+
+    kind = ""
+
+    def __init__(self, inner: Policy, experience: Experience) -> None:
+        self.inner = inner
+        self.experience = experience
+        self.name = f"{self.kind}+{inner.name}"
+
+    def offer(self, rows: Sequence[Row]) -> list[Offer]:
+        offers = self.inner.offer(rows)
+        passed = self.admits(rows)
+        return [offer if ok else PLAIN for offer, ok in zip(offers, passed, strict=True)]
+
+    def admits(self, rows: Sequence[Row]) -> list[bool]:
+        raise NotImplementedError
+
+    def arrange(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
+        if all(draft is None for draft in drafts):
+            return build_forest(np.empty((len(rows), 0, 0)), 0)
+        return self.inner.arrange(rows, drafts)
+
+    def learn(self, outcome: StepOutcome) -> None:
+        self.inner.learn(outcome)
+
+    def forget(self, request_id: Hashable) -> None:
+        self.inner.forget(request_id)
+
+
+class EmaGate(_Gate):
+    """Closes when speculation has not been faster than plain decoding lately."""
+
+    kind = "ema"
+    margin = 1.0
+    patience = 3
+    warm_up = 2
+
+    def __init__(self, inner: Policy, experience: Experience) -> None:
+        super().__init__(inner, experience)
+        self.ratio = 2.0
+        self.open = True
+        self._steps = 0
+        self._below = 0
+        self._probe = Probe()
+
+    def admits(self, rows: Sequence[Row]) -> list[bool]:
+        return [self.open or self._probe.due()] * len(rows)
+
+    def learn(self, outcome: StepOutcome) -> None:
+        super().learn(outcome)
+        drafted = any(share.offer.drafter is not None for share in outcome.rows)
+        if not drafted or not outcome.rows:
+            return
+        rows = [share.row for share in outcome.rows]
+        plain_ms = self.experience.costs.plain_ms(len(rows), longest_context(rows))
+        emitted = sum(share.accepted + 1 for share in outcome.rows) / len(rows)
+        # A stall must not flip the verdict: no step counts as worse than a quarter of plain speed.
+        ratio = max(emitted * plain_ms / (outcome.verify_ms + outcome.draft_ms), 0.25)
+        self.ratio = 0.5 * self.ratio + 0.5 * ratio
+        self._steps += 1
+        if self.open:
+            self._below = self._below + 1 if self.ratio < self.margin and self._steps > self.warm_up else 0
+            self.open = self._below < self.patience
+            return
+        self._probe.result(won=ratio >= self.margin)
+        if ratio >= self.margin:
+            # One good probe opens for a trial: the average starts just above par, so it must prove itself.
+            self.open, self._below, self.ratio = True, 0, max(ratio, self.margin)
+
+
+class EntropyGate(_Gate):
+    """Closes for the rest of a request once its target is unsure of its own next token."""
+
+    kind = "entropy"
+    unsure = 0.45
+    sagging = 0.90
+    patience = 2
+
+    def __init__(self, inner: Policy, experience: Experience) -> None:
+        super().__init__(inner, experience)
+        self._average: dict[Hashable, float] = {}
+        self._below: dict[Hashable, int] = {}
+        self._closed: set[Hashable] = set()
+
+    def admits(self, rows: Sequence[Row]) -> list[bool]:
+        return [self._admit(row) for row in rows]
+
+    def _admit(self, row: Row) -> bool:
+        if row.target_p1 is None:
+            raise ConfigError("policy", self.name, "a source of the target's top-1 probability (target_p1)")
+        key = row.request_id
+        average = 0.5 * self._average.get(key, 1.0) + 0.5 * row.target_p1
+        self._average[key] = average
+        self._below[key] = self._below.get(key, 0) + 1 if average < self.sagging else 0
+        if row.target_p1 < self.unsure or self._below[key] >= self.patience:
+            self._closed.add(key)
+        return key not in self._closed
+
+    def forget(self, request_id: Hashable) -> None:
+        super().forget(request_id)
+        self._average.pop(request_id, None)
+        self._below.pop(request_id, None)
+        self._closed.discard(request_id)

@@ -1,0 +1,64 @@
+"""The account against plain decoding: what a plain decoder would have needed, minus what was really spent.
+
+One account per request and one overall, in milliseconds; positive means time saved. The floor says how far
+an account may fall: a fraction of the time elapsed, plus one plain step so that a beginning is possible.
+Policies that promise never to be slower ask `allowance` before they bet; the ledger itself forbids nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from wager.errors import ConfigError
+
+
+@dataclass(slots=True)
+class Account:
+    """Time saved so far (`balance_ms`), its lowest point, and the time spent and tokens emitted behind it."""
+
+    balance_ms: float = 0.0
+    lowest_ms: float = 0.0
+    elapsed_ms: float = 0.0
+    plain_ms: float = 0.0
+    tokens: int = 0
+
+    def post(self, spent_ms: float, plain_ms: float, tokens: int) -> None:
+        """Enter one step's share: time spent, and what plain decoding would have spent on its tokens."""
+        self.elapsed_ms += spent_ms
+        self.plain_ms += plain_ms
+        self.tokens += tokens
+        self.balance_ms = self.plain_ms - self.elapsed_ms
+        self.lowest_ms = min(self.lowest_ms, self.balance_ms)
+
+    @property
+    def speedup(self) -> float | None:
+        """Measured: plain time over real time; None before anything was spent."""
+        return self.plain_ms / self.elapsed_ms if self.elapsed_ms > 0 else None
+
+
+class Ledger:
+    """Accounts of the running requests and of all requests together."""
+
+    def __init__(self, floor: float = 0.01) -> None:
+        if not 0.0 <= floor <= 1.0:
+            raise ConfigError("ledger_floor", floor, "a fraction from 0 to 1")
+        self.floor = floor
+        self.total = Account()
+        self.requests: dict[Hashable, Account] = {}
+
+    def account(self, request_id: Hashable) -> Account:
+        return self.requests.get(request_id) or Account()
+
+    def post(self, request_id: Hashable, spent_ms: float, plain_ms: float, tokens: int) -> None:
+        """Enter a row's share of a step into its own account and the total."""
+        self.requests.setdefault(request_id, Account()).post(spent_ms, plain_ms, tokens)
+        self.total.post(spent_ms, plain_ms, tokens)
+
+    def close(self, request_id: Hashable) -> Account:
+        """The request has ended: take its account out and return it."""
+        return self.requests.pop(request_id, None) or Account()
+
+    def allowance_ms(self, account: Account, step_ms: float) -> float:
+        """How much more may be lost from here without breaking the floor, `step_ms` being one plain step."""
+        return account.balance_ms + self.floor * account.elapsed_ms + step_ms

@@ -1,0 +1,106 @@
+"""Turns token ids into text as they arrive: what is given out is final and never ends inside a character.
+
+Only the last few ids are decoded again for each new one, so the cost per token does not grow with the text.
+It does not know stop strings or phases. The engine keeps one per sequence and feeds it every emitted token.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from wager.text.tokenizer import Tokenizer
+
+REPLACEMENT = "\ufffd"
+# An unfinished character is at most three bytes, and decoders show it as one to three replacement characters.
+MAX_UNFINISHED = 3
+# Fresh ids that stay unfinished for longer than this are no character in the making.
+MAX_FRESH = 8
+# How many ids of what came before are shown to the decoder in front of the first new one.
+NUM_BEFORE = 4
+
+
+class Detokenizer:
+    """Text increments of one sequence; together they equal `tokenizer.decode` of all ids.
+
+    `after` are the ids in front of the first one fed, usually the prompt's: with them a first token keeps
+    the space it would have in running text. NOTE: where a byte-fallback vocabulary emits stray bytes directly
+    behind a whole character, a full decode would lose that character as well; here it has been given out and
+    stays.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, skip_special: bool = True, after: Sequence[int] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special = skip_special
+        self._context = self._whole_tail(tokenizer.visible(after[-4 * NUM_BEFORE :], skip_special))
+        self._context_text = self._decode(self._context)
+        self._fresh: list[int] = []
+        self._num_sent = 0
+
+    def feed(self, token_ids: Iterable[int]) -> str:
+        """Take ids in; returns the text they finish, which may be none."""
+        return "".join(self.feed_each(token_ids))
+
+    def feed_each(self, token_ids: Iterable[int]) -> list[str]:
+        """Take ids in; returns the text that each of them finished."""
+        return [self._feed_one(token_id) for token_id in token_ids]
+
+    def flush(self) -> str:
+        """Give out what is held back, as the end of the text."""
+        text = self._fresh_text()[self._num_sent :]
+        self._settle(len(self._fresh))
+        return text
+
+    def _feed_one(self, token_id: int) -> str:
+        shown = self._tokenizer.visible((token_id,), self._skip_special)
+        if not shown:
+            return ""
+        self._fresh += shown
+        text = self._fresh_text()
+        num_ready = len(text) - num_unfinished(text)
+        ready = text[self._num_sent : num_ready]
+        self._num_sent = max(self._num_sent, num_ready)
+        if num_ready == len(text):
+            self._settle(len(self._fresh))
+        elif len(self._fresh) > MAX_FRESH:
+            self._settle_some(text)
+        return ready
+
+    def _whole_tail(self, token_ids: list[int]) -> list[int]:
+        """The last ids, from where a character begins: half of one would spoil the bytes behind it."""
+        tails = (token_ids[-num:] for num in range(NUM_BEFORE, len(token_ids) + 1))
+        whole = (tail for tail in tails if not self._decode(tail).startswith(REPLACEMENT))
+        return next(whole, token_ids[-NUM_BEFORE:])
+
+    def _fresh_text(self) -> str:
+        """The text of the fresh ids, read behind their context."""
+        whole = self._decode(self._context + self._fresh)
+        if whole.startswith(self._context_text):
+            return whole[len(self._context_text) :]
+        return self._decode(self._fresh)
+
+    def _settle(self, num_ids: int) -> None:
+        """Make the first fresh ids the context of the rest; their text has all been given out."""
+        if num_ids:
+            self._context, self._fresh = self._fresh[:num_ids], self._fresh[num_ids:]
+            self._context_text = self._decode(self._context)
+            self._num_sent = 0
+
+    def _settle_some(self, text: str) -> None:
+        """Bound the fresh ids: cut where both sides decode to the same text as the whole, near the end."""
+        for num_kept in range(MAX_UNFINISHED, len(self._fresh)):
+            cut = len(self._fresh) - num_kept
+            left, right = self._decode(self._fresh[:cut]), self._decode(self._fresh[cut:])
+            num_sent = self._num_sent - len(left)
+            if left + right == text and num_sent >= 0:
+                self._settle(cut)
+                self._num_sent = num_sent
+                return
+
+    def _decode(self, token_ids: list[int]) -> str:
+        return self._tokenizer.decode(token_ids, skip_special=False) if token_ids else ""
+
+
+def num_unfinished(text: str) -> int:
+    """How many characters at the end may still change: the replacements that one character can leave."""
+    num = 0
+    while num < min(MAX_UNFINISHED, len(text)) and text[-1 - num] == REPLACEMENT:
+        num += 1
+    return num
