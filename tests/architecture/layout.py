@@ -18,6 +18,8 @@ LEVELS = {
     "wager.errors": 0,
     "wager.records": 0,
     "wager.config": 0,
+    "wager.resolve": 0,
+    "wager.pairs": 0,
     "wager.log": 0,
     "wager.policy": 1,
     "wager.tree": 1,

@@ -27,6 +27,9 @@ class Verb(NamedTuple):
 
 
 VERBS: dict[str, Verb] = {
+    "generate": Verb("wager.cli.generate:generate", "Write text: a prompt in, the target's own words out."),
+    "doctor": Verb("wager.cli.doctor:doctor", "Check this machine, a model and its drafter."),
+    "models": Verb("wager.cli.models:models", "List the known pairs of target and drafter."),
     "simulate": Verb("wager.cli.simulate:simulate", "Replay a recorded trace under several policies."),
 }
 

@@ -1,8 +1,9 @@
 """HOW MUCH TO BET? Pure mathematics: numpy and scipy.special at most, no torch, no tokens.
 
 Read base.py first (the interface), then auto.py (the default policy), then what it stands on: calibration.py,
-cost.py, gain.py, ledger.py, allocation.py. bod.py is the closed-form policy. Names are turned into policies in
-names.py; controller.py is what engines talk to. May import level 0 and `wager.tree`.
+cost.py, gain.py, ledger.py, allocation.py. bod.py is the closed-form policy. names.py turns names into
+policies, told what settings.py holds; controller.py is what engines talk to. May import level 0 and
+`wager.tree`.
 """
 
 from wager.policy.base import (
@@ -20,7 +21,8 @@ from wager.policy.controller import Controller
 from wager.policy.cost import CostCurve, CostModel
 from wager.policy.experience import Experience
 from wager.policy.ledger import Account, Ledger
-from wager.policy.names import make_policy, needs_target_p1
+from wager.policy.names import check_policy, make_policy, needs_target_p1
+from wager.policy.settings import PolicySettings, settings_from
 from wager.policy.stats import ExponentialMovingAverage, SpeculationStats
 
 __all__ = [
@@ -36,11 +38,14 @@ __all__ = [
     "Ledger",
     "Offer",
     "Policy",
+    "PolicySettings",
     "Prediction",
     "Row",
     "RowOutcome",
     "SpeculationStats",
     "StepOutcome",
+    "check_policy",
     "make_policy",
     "needs_target_p1",
+    "settings_from",
 ]

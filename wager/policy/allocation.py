@@ -35,9 +35,7 @@ def take(forest: Forest, chosen: IntArray) -> Forest:
     place = np.full(forest.num_nodes + 1, -1, np.int32)
     place[chosen] = np.arange(len(chosen))
     parent = place[forest.parent[chosen]]
-    return Forest(
-        forest.row[chosen], forest.depth[chosen], forest.rank[chosen], parent, forest.score[chosen]
-    )
+    return Forest(forest.row[chosen], forest.depth[chosen], forest.rank[chosen], parent, forest.score[chosen])
 
 
 def _place_in_row(forest: Forest) -> IntArray:

@@ -4,9 +4,9 @@ With lambda the long-run rate (tokens per millisecond), the best n nodes of a dr
 
     sum of their path probabilities - lambda * (cost(n) - cost(0))
 
-and the bet is the n where that is highest, over all n. A draft is made when what drafts have been worth lately
-exceeds lambda * its time; while it does not, backed-off probes keep learning. The ledger caps what one step
-may lose. Calibrated probabilities come from calibration.py, costs from cost.py, places from allocation.py.
+and the bet is the n where that is highest, over all n. A draft is made when what drafts have been worth
+lately exceeds lambda * its time; while it does not, backed-off probes keep learning. The ledger caps what one
+step may lose. Calibrated chances come from calibration.py, costs from cost.py, places from allocation.py.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ from wager.tree import Forest, build_forest
 
 _RATE_MEMORY = 0.99  # per step, of the long-run speed-up
 _START_STEPS = 2.0  # plain steps that a request may be behind before it has had time to gain
+_REFRESH = 64  # steps after which the plain pass is timed again,
+_CHEAP = 0.3  # at a step whose best bet is worth no more than this many tokens
+_WAKE = 2.5  # standard deviations of good surprise that end the waiting between probes
 _SIZE_STEP = 2  # a pass may be at most this many times the largest one measured
 
 
@@ -100,14 +103,15 @@ class Auto:
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
         step = self._begin(rows)
-        if not self.experience.costs.measured(len(rows), longest_context(rows)):
+        if not self.experience.costs.measured:
             return [PLAIN] * len(rows)  # the first passes tell what plain decoding costs
         names = [self._best_drafter(row) for row in rows]
         ledger, tokens = self.experience.ledger, max(step.base_tokens, 1)
         drafting = [
             i
             for i, name in enumerate(names)
-            if name and self._may_bet(ledger.account(rows[i].request_id), _START_STEPS * rows[i].num_pending / tokens)
+            if name
+            and self._may_bet(ledger.account(rows[i].request_id), _START_STEPS * rows[i].num_pending / tokens)
         ]
         if not drafting or not self._may_bet(ledger.total, 1.0):
             return [PLAIN] * len(rows)
@@ -126,20 +130,22 @@ class Auto:
         costs = self.experience.costs.curve(len(rows), context_len)
         tokens = min(sum(row.num_pending for row in rows), MAX_TOKENS)
         speedup = max(1.0, self._plain_worth / self._spent)
-        plain_ms = float(costs[min(len(rows), MAX_TOKENS)])
-        self._step = _Step(speedup * len(rows) / plain_ms, tokens, costs)
-        self.prediction = Prediction(float(len(rows)), float(costs[tokens]))
+        num_emitting = max(sum(row.emits for row in rows), 1)
+        plain_ms = float(costs[min(num_emitting, MAX_TOKENS)])
+        self._step = _Step(speedup * num_emitting / plain_ms, tokens, costs)
+        self.prediction = Prediction(float(num_emitting), float(costs[tokens]))
         return self._step
 
     def _best_drafter(self, row: Row) -> str | None:
-        if row.max_depth <= 0 or row.max_nodes <= 0 or not row.drafters:
+        if row.max_depth <= 0 or row.max_nodes <= 0 or not row.drafters or not row.emits:
             return None
         if len(row.drafters) == 1:
             return row.drafters[0]
         rate, costs = self._step.rate, self.experience.costs
 
         def net(drafter: str) -> float:
-            return self._line(drafter, row.phase).gain.value - rate * costs.draft_ms(drafter, 1, row.context_len)
+            draft_ms = costs.draft_ms(drafter, 1, row.context_len)
+            return self._line(drafter, row.phase).gain.value - rate * draft_ms
 
         return max(row.drafters, key=net)
 
@@ -149,13 +155,15 @@ class Auto:
         if gross > step.rate * draft_ms:
             return True
         probes = {row.phase: self._line(drafter, row.phase).probe for row in rows}
-        step.probing = any([probe.due() for probe in probes.values()])
+        due = [probe.due() for probe in probes.values()]  # each one counts this step
+        step.probing = any(due)
         return step.probing
 
     def _may_bet(self, account: Account, start_steps: float) -> bool:
-        """Whether an account bears one more step; `start_steps`: plain steps it may be behind whatever the floor.
+        """Whether an account bears one more step.
 
-        Were every guess refused, it would end at most the cost of that one step below the floor.
+        `start_steps`: plain steps that it may be behind whatever the floor. Were every guess refused, it
+        would end at most the cost of that one step below the floor.
         """
         costs, step = self._step.costs, self._step
         assert costs is not None
@@ -171,13 +179,18 @@ class Auto:
         room = self._room(rows, drafts)
         limits = limits_of(rows, drafts, self.config.max_nodes)
         forest = build_forest(
-            scores, room, row_caps=limits.row_caps if len(rows) > 1 else None,
-            max_depths=limits.max_depths, spine_only=limits.spine_only,
+            scores,
+            room,
+            row_caps=limits.row_caps if len(rows) > 1 else None,
+            max_depths=limits.max_depths,
+            spine_only=limits.spine_only,
         )
         base = step.base_tokens
         worth = np.cumsum(forest.path_probs)
         values = worth - step.rate * (costs[base + 1 : base + 1 + len(worth)] - costs[base])
         num_nodes = _argmax_nodes(values)
+        if num_nodes and values[num_nodes - 1] < _CHEAP and self._plain_is_stale(rows):
+            num_nodes = 0
         drafted = sum(draft is not None for draft in drafts)
         floor = self.config.row_floor if len(rows) > 1 and num_nodes >= drafted else 0
         self._note_expected(forest, num_nodes, drafts)
@@ -187,6 +200,11 @@ class Auto:
                 float(costs[base + num_nodes]) + self._draft_ms(rows, drafts),
             )
         return allocate(forest, num_nodes, floor)
+
+    def _plain_is_stale(self, rows: Sequence[Row]) -> bool:
+        """Whether a pass without guesses was timed too long ago to be trusted as the measure of all bets."""
+        table = self.experience.costs.shape(len(rows), longest_context(rows))
+        return table.age(self._step.base_tokens) > _REFRESH
 
     def _increments(self, row: Row, draft: Draft) -> FloatArray:
         if draft.logprobs is None:
@@ -249,13 +267,18 @@ class Auto:
                 line.probe.result(won=gain > step.rate * draft_ms)
         for item in outcome.evidence:
             line = self._line(item.drafter, item.phase)
-            if line.calibrator.learn(item):
+            surprise = line.calibrator.learn(item)
+            if surprise.shifted:
                 line.gain.restart()
+            if surprise.deviation > _WAKE:
+                line.probe.result(won=True)  # far better than thought: look again at once
         self._step = _Step()
 
     def _learn_rate(self, outcome: StepOutcome, costs: FloatArray) -> None:
         """The speed-up over plain decoding, on the model's own costs so that a stall does not sway it."""
         rows = [share.row for share in outcome.rows]
+        if not all(row.emits for row in rows):
+            return  # a prompt chunk's time belongs to no bet
         plain_ms = float(costs[min(len(rows), MAX_TOKENS)])
         drafters = {share.offer.drafter for share in outcome.rows if share.offer.drafter}
         spent = float(costs[min(outcome.num_tokens, MAX_TOKENS)])

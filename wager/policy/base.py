@@ -9,7 +9,7 @@ the replay engine and the real engine drive the controller in the same way.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -37,10 +37,15 @@ class Row:
     """The target's probability of its own last token; None where nobody measured it."""
     drafters: tuple[str, ...] = ("draft",)
     """Drafters that can propose for this row now."""
+    emits: bool = True
+    """False for a prompt chunk that is not the last: it takes part in the pass and yields no token."""
+
+    def with_drafters(self, drafters: tuple[str, ...]) -> Row:
+        return replace(self, drafters=drafters)
 
 
 class Offer(NamedTuple):
-    """The first decision for a row: which drafter to run (None: plain decoding) and how deep (0: its full depth)."""
+    """The first decision for a row: the drafter to run (None: plain decoding) and how deep (0: in full)."""
 
     drafter: str | None = None
     depth: int = 0
@@ -82,7 +87,8 @@ class RowOutcome(NamedTuple):
     num_nodes: int
     accepted: int
     emitted: int
-    """Tokens that count: a row that ended inside its accepted path emitted fewer than accepted + 1."""
+    """Tokens that count: a row that ended inside its accepted path emitted fewer than accepted + 1, a prompt
+    chunk none."""
     ended_at_leaf: bool = False
     """The accepted path ended where nothing deeper was offered: a full acceptance, censored data."""
 

@@ -1,8 +1,8 @@
 """The policy `bod`: Bet-Optimal Drafting with the zero outside it.
 
 The controller of bod.py names the best bet within its range; here plain decoding is one more option, taken
-when its measured cost beats the best bet's predicted throughput, with backed-off probes while it does. One bet
-serves all rows of a step. Chains (`bod`) or best-first trees (`bod:tree`).
+when its measured cost beats the best bet's predicted throughput, with backed-off probes while it does. One
+bet serves all rows of a step. Chains (`bod`) or best-first trees (`bod:tree`).
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
 """From what a drafter says to what the target does: draft log-probability to acceptance probability, online.
 
-    logit P(stands | reached) = w0 + w1 * logit(draft probability) + w2 * min(depth, 5) / 5
+    logit P(stands | reached) = w0 + w1 * logit(draft probability) + w2 * (min(depth, 5) - 1) / 4
 
 Three weights, started at "the drafter is right" (0, 1, 0), so it is sensible before the first observation;
 each draft set against the emitted tokens moves them by one AdaGrad update whose memory fades, and is wiped
-when hits and prediction part beyond chance, so that it keeps learning and follows a shift at once. Trained on every candidate of every reached depth. It knows nothing of trees or costs.
+when hits and prediction part beyond chance, so that it keeps learning and follows a shift at once. Trained on
+every candidate of every reached depth. It knows nothing of trees or costs.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +24,14 @@ _EDGE = 12.0  # logits beyond this are certainty for every practical purpose
 _MAX_DEPTH = 128
 _LEAST_SCATTER = 0.1  # a certain prediction that fails is one surprise, not infinitely many
 _DEPTH_TERM = np.minimum(np.arange(_MAX_DEPTH), 4.0)[:, None] / 4.0
+
+
+class Surprise(NamedTuple):
+    """How a draft's hits differed from prediction: in standard deviations (positive: more hits), and whether
+    drafts have differed beyond chance for some time."""
+
+    deviation: float = 0.0
+    shifted: bool = False
 
 
 class Calibrator:
@@ -54,10 +64,10 @@ class Calibrator:
         return np.exp(self.log_acceptance(logprobs))
 
     def learn(self, evidence: Evidence) -> bool:
-        """One update from the reached depths of a draft. True when hits and prediction parted beyond chance."""
+        """One update from the reached depths of a draft. True when hits and prediction part beyond chance."""
         num_reached = reached_depths(evidence.ranks, spine_only=evidence.spine_only)
         if evidence.logprobs is None or num_reached == 0:
-            return False
+            return Surprise()
         odds = _log_odds(evidence.logprobs[:num_reached])
         errors = 1.0 / (1.0 + np.exp(-self._logits(odds)))
         scatter = float((errors * (1.0 - errors)).sum())
@@ -66,7 +76,8 @@ class Calibrator:
                 errors[depth, rank] -= 1.0
         by_depth = errors.sum(axis=1)
         total = float(by_depth.sum())
-        shifted = self._test.add(-total / math.sqrt(scatter + _LEAST_SCATTER))
+        deviation = -total / math.sqrt(scatter + _LEAST_SCATTER)
+        shifted = self._test.add(deviation)
         if shifted:
             self._squares = [1.0, 1.0, 1.0]
         self._update(
@@ -74,7 +85,7 @@ class Calibrator:
             float(np.vdot(errors, odds)),
             float(by_depth @ _DEPTH_TERM[:num_reached, 0]),
         )
-        return shifted
+        return Surprise(deviation, shifted)
 
     def _logits(self, odds: FloatArray) -> FloatArray:
         intercept, slope, depth_weight = self.weights

@@ -13,28 +13,34 @@ from wager.policy.base import Draft, Offer, Policy, Prediction, Row, StepOutcome
 from wager.policy.experience import Experience, longest_context
 from wager.policy.ledger import Account
 from wager.policy.names import make_policy
+from wager.policy.settings import PolicySettings
 from wager.tree import Forest
 
 DecisionSink = Callable[[dict[str, object]], None]
 
 
 class Controller:
-    """Applies a policy by name; `on_decision` receives one record per step, for debugging a gate."""
+    """Applies a policy by name; `on_decision` receives one record per step, for debugging a gate.
+
+    `settings` hold for every policy it is changed to.
+    """
 
     def __init__(
         self,
         policy: str = "auto",
         experience: Experience | None = None,
         on_decision: DecisionSink | None = None,
+        settings: PolicySettings | None = None,
     ) -> None:
         self.experience = experience or Experience()
-        self.policy: Policy = make_policy(policy, self.experience)
+        self.settings = settings or PolicySettings()
+        self.policy: Policy = make_policy(policy, self.experience, self.settings)
         self.on_decision = on_decision
         self._steps = 0
 
     def set_policy(self, name: str) -> None:
-        """Change the rule from the next step on. Raises ConfigError on an unknown name, keeping the old one."""
-        self.policy = make_policy(name, self.experience)
+        """Change the rule from the next step on. Raises ConfigError on a bad name, keeping the old one."""
+        self.policy = make_policy(name, self.experience, self.settings)
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
         return self.policy.offer(rows)
@@ -72,7 +78,7 @@ class Controller:
         }
 
     def _plain_prediction(self, outcome: StepOutcome) -> Prediction:
-        """For policies that predict nothing: one token per row, at what the cost model says of such a pass."""
+        """For policies that predict nothing: one token per row, at the cost model's time of such a pass."""
         rows = [share.row for share in outcome.rows]
         curve = self.experience.costs.curve(max(len(rows), 1), longest_context(rows))
         return Prediction(float(len(rows)), float(curve[min(outcome.num_tokens, len(curve) - 1)]))

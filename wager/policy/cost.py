@@ -14,9 +14,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from wager.errors import ConfigError, InputError
-from wager.policy.base import FloatArray
+from wager.policy.base import FloatArray, IntArray
 
-MAX_TOKENS = 1024  # sizes beyond share the last cell's neighbourhood: prompt chunks, not bets
+MAX_TOKENS = 1024  # larger passes are prompt chunks, not bets: their times are not kept
 _FIRST_CLIP = math.log(3.0)  # how far a first sample may stand from what its neighbours say
 _WARM_DROP = 0.2  # a first sample this much (log) above the second was a cold one
 
@@ -75,7 +75,7 @@ class _Cell:
             self.mean += (value - self.mean) / self.weight
 
     def faded(self, clock: int, half_life: float) -> float:
-        return self.weight * 0.5 ** ((clock - self.last) / half_life)
+        return float(self.weight * 0.5 ** ((clock - self.last) / half_life))
 
 
 _MAX_WEIGHT = 60.0
@@ -177,25 +177,39 @@ class CostTable:
         cells = [self._cells[size] for size in sizes.tolist()]
         weights = np.array([cell.faded(self._clock, self._half_life) for cell in cells])
         means = np.array([cell.mean for cell in cells])
-        logs = self._prior[sizes] + _supported(np.log2(sizes), means - self._prior[sizes], weights)
+        logs = self._prior[sizes] + _supported(
+            _LOG_SIZES[sizes], means - self._prior[sizes], weights, self._clip.spread
+        )
         logs = _isotonic(logs, weights + 0.1)
         residuals = np.interp(_LOG_SIZES, _LOG_SIZES[sizes], logs - self._prior[sizes])
         return np.asarray(np.maximum.accumulate(np.exp(self._prior + residuals)))
 
 
 _LOG_SIZES = np.log2(np.maximum(np.arange(MAX_TOKENS + 1), 1))
-_SUPPORT = 2.0  # a size seen twice is trusted as much as its neighbours together
+_SUPPORT = 2.0  # a size seen twice is trusted as much as its neighbours together,
+_NOISY = 0.1  # where single samples scatter by this much (log) or more
 
 
-def _supported(places: FloatArray, residuals: FloatArray, weights: FloatArray) -> FloatArray:
-    """Each size's residual, drawn to its neighbours' (kernel of half an octave) while it has few samples."""
-    if len(residuals) == 1:
+def _supported(places: FloatArray, residuals: FloatArray, weights: FloatArray, spread: float) -> FloatArray:
+    """Each size's residual, drawn to the line through its neighbours while it has few samples.
+
+    places: log2 of the sizes; neighbours count by a kernel of half an octave. The noisier single samples are
+    (`spread`), the more a size leans on its neighbours; without noise it stands alone.
+    """
+    lean = min(1.0, (spread / _NOISY) ** 2)
+    if len(residuals) == 1 or lean < 0.01:
         return residuals
-    kernel = np.exp(-2.0 * (places[:, None] - places[None, :]) ** 2) * weights
+    apart = places[None, :] - places[:, None]
+    kernel = np.exp(-2.0 * apart**2) * weights
     np.fill_diagonal(kernel, 0.0)
     mass = kernel.sum(axis=1)
-    around = np.where(mass > 1e-9, (kernel @ residuals) / np.maximum(mass, 1e-9), residuals)
-    pull = np.minimum(_SUPPORT, mass)
+    centre = (kernel * apart).sum(axis=1) / np.maximum(mass, 1e-9)
+    mean = kernel @ residuals / np.maximum(mass, 1e-9)
+    offset = apart - centre[:, None]
+    scatter = (kernel * offset**2).sum(axis=1)
+    slope = (kernel * offset * residuals).sum(axis=1) / (scatter + 0.1 * mass + 1e-9)
+    around = np.where(mass > 1e-9, mean - slope * centre, residuals)
+    pull = lean * np.minimum(_SUPPORT, mass)
     return np.asarray((weights * residuals + pull * around) / np.maximum(weights + pull, 1e-9))
 
 
@@ -247,6 +261,8 @@ class CostModel:
         if self._warm_up > 0:
             self._warm_up -= 1
             return
+        if num_tokens > MAX_TOKENS:
+            return
         if time_ms > 0 and math.isfinite(time_ms):
             self._shape(rows, context_len).observe(self._size(num_tokens), time_ms)
 
@@ -267,8 +283,9 @@ class CostModel:
             return np.asarray(table[padded])
         return table
 
-    def measured(self, rows: int, context_len: int) -> bool:
-        """Whether times of this shape, or of one it started from, are known at all."""
+    @property
+    def measured(self) -> bool:
+        """Whether any pass has been timed: until then every time is a guess."""
         return any(table.num_samples > 0 for table in self._tables.values())
 
     def largest_seen(self, rows: int, context_len: int) -> int:
@@ -294,8 +311,8 @@ class CostModel:
         return known.value_ms
 
     def _size(self, num_tokens: int) -> int:
-        size = np.asarray(_pad(np.array([num_tokens]), self._buckets))[0] if len(self._buckets) else num_tokens
-        return max(1, min(int(size), MAX_TOKENS))
+        size = int(_pad(np.array([num_tokens]), self._buckets)[0]) if len(self._buckets) else num_tokens
+        return max(1, min(size, MAX_TOKENS))
 
     def _shape(self, rows: int, context_len: int) -> CostTable:
         key = (_octave(rows), _context_range(context_len))
@@ -322,7 +339,7 @@ def _context_range(context_len: int) -> int:
     return max(context_len >> 10, 0).bit_length()
 
 
-def _pad(sizes: FloatArray, buckets: FloatArray) -> FloatArray:
+def _pad(sizes: IntArray, buckets: IntArray) -> IntArray:
     """Each size's bucket; sizes beyond the last stay as they are."""
     place = np.searchsorted(buckets, sizes)
     return np.where(place < len(buckets), buckets[np.minimum(place, len(buckets) - 1)], sizes)

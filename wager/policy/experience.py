@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wager.policy.base import Row, RowOutcome, StepOutcome
-from wager.policy.cost import CostModel
+from wager.policy.cost import MAX_TOKENS, CostModel
 from wager.policy.ledger import Ledger
 from wager.policy.stats import SpeculationStats
 from wager.policy.survival import Survival
@@ -48,19 +48,25 @@ class Experience:
     def _post(self, outcome: StepOutcome, context_len: int, drafting: dict[str, int]) -> None:
         """Share the step's time among its rows by their tokens in the pass, on both sides of the account.
 
-        A step in which nobody drafted is plain decoding, so its two sides are equal whatever it took.
+        Plain decoding would have run the same pass without the nodes, and one plain step more for every token
+        accepted. A step in which nobody drafted is plain decoding: its two sides are equal whatever it took.
         """
-        num_rows = len(outcome.rows)
+        num_emitting = sum(share.row.emits for share in outcome.rows)
         spent_ms = outcome.verify_ms + outcome.draft_ms
-        plain_ms = None
-        if drafting and self.costs.measured(num_rows, context_len):
-            plain_ms = self.costs.plain_ms(num_rows, context_len) / num_rows
+        known = bool(drafting) and self.costs.measured
+        base_ms = step_ms = 0.0
+        if known:
+            curve = self.costs.curve(len(outcome.rows), context_len)
+            base_tokens = sum(share.row.num_pending for share in outcome.rows)
+            base_ms = float(curve[min(base_tokens, MAX_TOKENS)]) / base_tokens
+            step_ms = float(curve[min(num_emitting, MAX_TOKENS)]) / max(num_emitting, 1)
             spent_ms -= self._stalled_ms(outcome, context_len, drafting)
         for share in outcome.rows:
             spent = spent_ms * _tokens_in_pass(share) / max(outcome.num_tokens, 1)
-            plain = spent if plain_ms is None else plain_ms * share.emitted
+            plain = base_ms * share.row.num_pending + step_ms * max(share.emitted - 1, 0) if known else spent
             self.ledger.post(share.row.request_id, spent, plain, share.emitted)
-            self.stats.record(share.accepted, share.num_nodes, spent / 1e3, plain / 1e3)
+            if share.row.emits:
+                self.stats.record(share.accepted, share.num_nodes, spent / 1e3, plain / 1e3)
 
     def _stalled_ms(self, outcome: StepOutcome, context_len: int, drafting: dict[str, int]) -> float:
         """Time that the machine stood still: no bet made it, so no account pays for it."""

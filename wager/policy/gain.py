@@ -1,8 +1,8 @@
 """What drafting has been worth lately: a slow mean that jumps when the ground has moved.
 
 A slow mean decides better than a quick one (a quick one dithers around the threshold), but must not take a
-thousand drafts to notice that a drafter turned good or bad. So a test watches it, and on an alarm (its own, or
-the calibration's, which sees hits and misses) it starts again from the last few samples. It knows no costs.
+thousand drafts to notice that a drafter turned good or bad. So a test watches it, and on an alarm (its own,
+or the calibration's, which sees hits and misses) it starts again from the last samples. It knows no costs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SteadyMean:
 
 
 class Probe:
-    """When to try again while betting zero: intervals double while it keeps losing and start over when it wins."""
+    """When to try again while betting zero: intervals double while it loses and start over when it wins."""
 
     def __init__(self, longest: int = 48) -> None:
         self.longest = longest

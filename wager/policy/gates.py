@@ -8,6 +8,7 @@ unsure token, or two steps of a sagging average, close it for the rest of the re
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +17,21 @@ from wager.policy.base import PLAIN, Draft, Offer, Policy, Row, StepOutcome
 from wager.policy.experience import Experience, longest_context
 from wager.policy.gain import Probe
 from wager.tree import Forest, build_forest
+
+
+class EmaSettings(NamedTuple):
+    """When the ema gate closes: below this speed against plain decoding, for so many steps."""
+
+    margin: float = 1.0
+    patience: int = 3
+
+
+class EntropySettings(NamedTuple):
+    """When the entropy gate closes: one token less sure than `unsure`, or an average below `sagging`."""
+
+    unsure: float = 0.45
+    sagging: float = 0.90
+    patience: int = 2
 
 
 class _Gate:
@@ -52,12 +68,11 @@ class EmaGate(_Gate):
     """Closes when speculation has not been faster than plain decoding lately."""
 
     kind = "ema"
-    margin = 1.0
-    patience = 3
     warm_up = 2
 
-    def __init__(self, inner: Policy, experience: Experience) -> None:
+    def __init__(self, inner: Policy, experience: Experience, settings: EmaSettings | None = None) -> None:
         super().__init__(inner, experience)
+        self.margin, self.patience = settings or EmaSettings()
         self.ratio = 2.0
         self.open = True
         self._steps = 0
@@ -93,12 +108,12 @@ class EntropyGate(_Gate):
     """Closes for the rest of a request once its target is unsure of its own next token."""
 
     kind = "entropy"
-    unsure = 0.45
-    sagging = 0.90
-    patience = 2
 
-    def __init__(self, inner: Policy, experience: Experience) -> None:
+    def __init__(
+        self, inner: Policy, experience: Experience, settings: EntropySettings | None = None
+    ) -> None:
         super().__init__(inner, experience)
+        self.unsure, self.sagging, self.patience = settings or EntropySettings()
         self._average: dict[Hashable, float] = {}
         self._below: dict[Hashable, int] = {}
         self._closed: set[Hashable] = set()

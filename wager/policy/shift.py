@@ -1,4 +1,4 @@
-"""Has the ground moved? Page's test: evidence for a shift in either direction, added up since it was last nil.
+"""Has the ground moved? Page's test: evidence for a shift in either direction, added up since last nil.
 
 Fed with deviations in units of what chance explains; a deviation within the slack counts against a shift.
 It knows nothing of what the numbers mean. Used by the gain and by the calibration.
@@ -10,7 +10,7 @@ _MOST = 3.0  # one sample counts for no more than this
 
 
 class ShiftTest:
-    """`add` answers True when the deviations since some moment have added up beyond `alarm`; then starts anew."""
+    """`add` answers True when deviations since some moment have added up beyond `alarm`; then starts anew."""
 
     __slots__ = ("_alarm", "_down", "_slack", "_up")
 

@@ -1,0 +1,98 @@
+"""Bet-Optimal Drafting as a policy: the zero outside it, chains and trees."""
+
+import numpy as np
+import pytest
+
+from tests.policy.situations import FLAT, STEEP, World, play, share, step
+from wager.policy import PLAIN, Controller, CostCurve, CostModel, Draft, Experience, Offer, Row
+from wager.policy.bod import BODConfig
+from wager.policy.bod_policy import BodPolicy
+
+
+def bod(mode: str = "chain", points: dict[int, float] = FLAT) -> Controller:
+    experience = Experience(CostModel(CostCurve(points), warm_up=0))
+    experience.costs.observe_pass(1, 1, 0, points[1])
+    return Controller("bod" if mode == "chain" else "bod:tree", experience)
+
+
+def test_the_offer_asks_for_as_many_guesses_as_the_bet_has() -> None:
+    controller = bod()
+    offer = controller.offer([Row("r")])[0]
+    bet = controller.policy.controller.optimal_bet()
+    assert offer == Offer("draft", bet - 1)
+    assert controller.arrange([Row("r")], [Draft("draft", 15)]).num_nodes == bet - 1
+
+
+def test_a_tree_bet_counts_nodes_alone() -> None:
+    controller = bod("tree")
+    offer = controller.offer([Row("r")])[0]
+    assert offer == Offer("draft", 0)
+    logprobs = np.log(np.random.default_rng(0).dirichlet(np.ones(9), 15)[:, :8])
+    bet = controller.policy.controller.optimal_bet()
+    assert controller.arrange([Row("r")], [Draft("draft", 15, logprobs)]).num_nodes == bet
+
+
+def test_rows_that_cannot_bet_stay_plain() -> None:
+    offers = bod().offer([Row("a", drafters=()), Row("b", max_depth=0), Row("c", max_nodes=0), Row("d")])
+    assert offers[:3] == [PLAIN] * 3
+    assert offers[3].drafter == "draft"
+
+
+@pytest.mark.parametrize("mode", ["chain", "tree"])
+def test_a_worthless_drafter_is_left_alone_but_for_rare_probes(mode: str) -> None:
+    controller = bod(mode, STEEP)
+    world = World(CostCurve(STEEP), {"draft": 0.02}, depths=15)
+    played = play(controller, world, 600)
+    late = [one.drafters[0] for one in played[300:]]
+    assert late.count("draft") <= 12
+    assert late.count("draft") >= 2
+
+
+def test_a_drafter_that_turns_good_is_found_again() -> None:
+    controller = bod("chain", FLAT)
+    play(controller, World(CostCurve(FLAT), {"draft": 0.0}, depths=15), 400)
+    played = play(controller, World(CostCurve(FLAT), {"draft": 0.95}, depths=15, seed=1), 1500)
+    assert np.mean([one.drafters[0] is not None for one in played[-300:]]) > 0.9
+
+
+def test_on_flat_costs_and_sure_guesses_the_bet_is_long() -> None:
+    controller = bod("chain", FLAT)
+    played = play(controller, World(CostCurve(FLAT), {"draft": 0.95}, depths=15), 400)
+    assert np.mean([one.num_nodes for one in played[200:]]) > 10
+    assert np.mean([one.emitted for one in played[200:]]) > 5
+
+
+def test_plain_steps_teach_the_controller_nothing() -> None:
+    policy = bod().policy
+    assert isinstance(policy, BodPolicy)
+    policy.learn(step(share()))
+    assert policy.controller.cycles == 0
+    policy.learn(step(share(3, accepted=2), draft_ms=1.0))
+    assert policy.controller.cycles == 1
+
+
+def test_each_row_of_a_batch_is_an_observation_and_one_bet_serves_all() -> None:
+    controller = bod()
+    rows = [Row("a"), Row("b"), Row("c", max_depth=1)]
+    offers = controller.offer(rows)
+    assert len(set(offers)) == 1
+    forest = controller.arrange(rows, [Draft("draft", 15)] * 3)
+    counts = np.bincount(forest.row, minlength=3).tolist()
+    assert counts[0] == counts[1] > counts[2] == 1
+    controller.learn(step(*(share(n, accepted=0, row=row) for n, row in zip(counts, rows, strict=True))))
+    assert controller.policy.controller.cycles == 3
+
+
+def test_the_name_follows_the_configured_mode() -> None:
+    assert BodPolicy(Experience(), config=BODConfig(mode="tree")).name == "bod:tree"
+    assert BodPolicy(Experience()).name == "bod"
+
+
+def test_the_prediction_is_for_the_bet_that_was_chosen() -> None:
+    controller = bod()
+    controller.offer([Row("a"), Row("b")])
+    policy = controller.policy
+    assert isinstance(policy, BodPolicy)
+    bet = policy.controller.optimal_bet()
+    assert policy.prediction.tokens == pytest.approx(2 * policy.controller.gain.tokens(bet))
+    assert policy.prediction.time_ms == pytest.approx(policy.controller.costs.at(bet))

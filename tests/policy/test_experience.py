@@ -1,0 +1,137 @@
+"""What is learned whatever the policy."""
+
+import numpy as np
+import pytest
+
+from tests.policy.situations import DRAFT_MS, FLAT, known_costs, share, step
+from wager.policy import CostModel, Evidence, Experience, Row, StepOutcome
+from wager.policy.experience import leading_hits, longest_context
+
+
+def test_a_plain_step_leaves_the_account_even_whatever_it_took() -> None:
+    experience = known_costs(FLAT)
+    experience.learn(step(share(), verify_ms=9.0))
+    assert experience.ledger.total.balance_ms == 0.0
+    assert experience.ledger.total.elapsed_ms == 9.0
+    assert experience.ledger.account("r").tokens == 1
+
+
+def test_a_drafted_step_is_set_against_plain_decoding() -> None:
+    experience = known_costs(FLAT)
+    experience.learn(step(share(4, accepted=3), verify_ms=5.0, draft_ms=1.0))
+    assert experience.ledger.total.balance_ms == pytest.approx(4 * 5.0 - 6.0, abs=0.05)
+    experience.learn(step(share(4, accepted=0), verify_ms=5.0, draft_ms=1.0))
+    assert experience.ledger.total.balance_ms == pytest.approx(5 * 5.0 - 12.0, abs=0.1)
+
+
+def test_tokens_behind_an_end_do_not_count() -> None:
+    experience = known_costs(FLAT)
+    ended = share(4, accepted=4)._replace(emitted=2)
+    experience.learn(step(ended, verify_ms=5.0))
+    assert experience.ledger.account("r").tokens == 2
+    assert experience.ledger.total.plain_ms == pytest.approx(10.0, abs=0.05)
+
+
+def test_a_draft_that_was_not_verified_is_paid_for_too() -> None:
+    experience = known_costs(FLAT)
+    experience.learn(step(share(0, drafter="draft"), verify_ms=5.0, draft_ms=1.0))
+    assert experience.ledger.total.balance_ms == pytest.approx(-1.0, abs=0.05)
+
+
+def test_time_is_shared_by_tokens_in_the_pass() -> None:
+    experience = known_costs({2: 6.0, 8: 6.0}, rows=2)
+    heavy, light = share(5, accepted=1, row=Row("heavy")), share(0, row=Row("light"))
+    experience.learn(step(heavy, light, verify_ms=6.0, draft_ms=1.0))
+    accounts = experience.ledger.requests
+    assert accounts["heavy"].elapsed_ms == pytest.approx(6.0)
+    assert accounts["light"].elapsed_ms == pytest.approx(1.0)
+    assert accounts["heavy"].plain_ms == pytest.approx(6.0, rel=0.02)
+    assert accounts["light"].plain_ms == pytest.approx(3.0, rel=0.02)
+    assert experience.ledger.total.elapsed_ms == pytest.approx(7.0)
+
+
+def test_no_account_pays_for_a_machine_that_stood_still() -> None:
+    experience = known_costs(FLAT)
+    experience.learn(step(share(4, accepted=0), verify_ms=505.0, draft_ms=DRAFT_MS))
+    assert experience.stalled_ms == pytest.approx(500.0, abs=1.0)
+    assert experience.ledger.total.balance_ms == pytest.approx(-DRAFT_MS, abs=0.1)
+
+
+def test_a_dear_step_is_no_stall() -> None:
+    experience = known_costs(FLAT)
+    experience.learn(step(share(4, accepted=0), verify_ms=12.0, draft_ms=DRAFT_MS))
+    assert experience.stalled_ms == 0.0
+    assert experience.ledger.total.balance_ms == pytest.approx(5.0 - 12.5, abs=0.1)
+
+
+def test_a_step_is_judged_by_what_was_known_before_it() -> None:
+    """Had the costs learned first, a slow step would have made plain decoding look slow as well."""
+    experience = Experience(CostModel(warm_up=0))
+    experience.learn(step(share(), verify_ms=5.0))
+    experience.learn(step(share(1, accepted=0), verify_ms=8.0, draft_ms=1.0))
+    assert experience.ledger.total.balance_ms == pytest.approx(5.0 - 9.0)
+
+
+def test_before_anything_was_measured_nothing_is_won_or_lost() -> None:
+    experience = Experience()
+    experience.learn(step(share(4, accepted=4), verify_ms=500.0, draft_ms=100.0))
+    assert experience.ledger.total.balance_ms == 0.0
+
+
+def test_costs_learn_from_every_step() -> None:
+    experience = Experience(CostModel(warm_up=0))
+    experience.learn(step(share(), verify_ms=5.0))
+    experience.learn(step(share(7, accepted=1), verify_ms=7.0, draft_ms=0.7))
+    assert experience.costs.shape(1, 0).count(8) == 1
+    assert experience.costs.draft_ms("draft", 1, 0) == pytest.approx(0.7)
+
+
+def test_a_draft_time_of_two_drafters_belongs_to_neither() -> None:
+    experience = known_costs(FLAT, rows=2, drafters=())
+    before = experience.costs.draft_ms("a", 1, 0)
+    both = share(1, row=Row(1), drafter="a"), share(1, row=Row(2), drafter="b")
+    experience.learn(step(*both, verify_ms=5.0, draft_ms=3.0))
+    assert experience.costs.draft_ms("a", 1, 0) == pytest.approx(before, rel=0.05)
+
+
+def test_evidence_feeds_survival_by_drafter_and_phase() -> None:
+    experience = known_costs(FLAT)
+    item = Evidence("lookup", "code", None, np.array([0, 0, -1]))
+    for _ in range(30):
+        experience.learn(StepOutcome([share()], 1, 5.0, evidence=[item]))
+    rates = experience.survival.rates(3, ("lookup", "code"))
+    assert rates[1] > 0.8
+    assert rates[2] < 0.2
+    assert experience.survival.rates(3, ("lookup", "")).tolist() == [0.5] * 3
+
+
+def test_a_prompt_chunk_shares_the_pass_and_yields_nothing() -> None:
+    experience = known_costs({2: 6.0, 16: 6.0}, rows=2)
+    chunk = share(row=Row("prompt", num_pending=8, emits=False))._replace(emitted=0)
+    experience.learn(step(chunk, share(4, accepted=2), verify_ms=6.0, draft_ms=0.5))
+    prompt, request = experience.ledger.account("prompt"), experience.ledger.account("r")
+    assert (prompt.tokens, request.tokens) == (0, 3)
+    assert experience.stats.steps == 1
+    # Plain decoding would have run the pass without the nodes, then two plain steps more.
+    assert experience.ledger.total.plain_ms == pytest.approx(6.0 + 2 * 6.0, rel=0.05)
+    assert experience.ledger.total.elapsed_ms == pytest.approx(6.5)
+
+
+def test_statistics_count_every_row() -> None:
+    experience = known_costs(FLAT)
+    experience.learn(step(share(4, accepted=3), verify_ms=5.0))
+    experience.learn(step(share(), verify_ms=5.0))
+    stats = experience.stats
+    assert (stats.steps, stats.drafted_steps, stats.accepted, stats.drafted) == (2, 1, 3, 4)
+
+
+def test_a_step_without_rows_is_nothing() -> None:
+    experience = Experience()
+    experience.learn(StepOutcome([], 0, 5.0))
+    assert experience.ledger.total.elapsed_ms == 0.0
+
+
+def test_small_things() -> None:
+    assert [leading_hits(ranks) for ranks in ([], [0, 0], [0, 1, 0], [-1])] == [0, 2, 1, 0]
+    assert longest_context([Row(1, context_len=3), Row(2, context_len=9)]) == 9
+    assert longest_context([]) == 0

@@ -1,0 +1,73 @@
+"""The account against plain decoding."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wager.errors import ConfigError
+from wager.policy.ledger import Account, Ledger
+
+POSTS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.floats(0, 50), st.floats(0, 50), st.integers(0, 9)), max_size=40
+)
+
+
+def test_an_account_is_plain_time_less_time_spent() -> None:
+    account = Account()
+    assert account.speedup is None
+    account.post(spent_ms=6.0, plain_ms=5.0, tokens=1)
+    assert (account.balance_ms, account.lowest_ms) == (-1.0, -1.0)
+    account.post(spent_ms=6.0, plain_ms=15.0, tokens=3)
+    assert (account.balance_ms, account.lowest_ms, account.tokens) == (8.0, -1.0, 4)
+    assert account.speedup == pytest.approx(20.0 / 12.0)
+
+
+@given(POSTS)
+@settings(deadline=None, max_examples=60)
+def test_the_total_is_the_sum_of_all_requests_ended_ones_too(
+    posts: list[tuple[str, float, float, int]],
+) -> None:
+    ledger = Ledger()
+    for index, (request, spent, plain, tokens) in enumerate(posts):
+        ledger.post(request, spent, plain, tokens)
+        if index == 10:
+            ledger.close("a")
+    assert ledger.total.elapsed_ms == pytest.approx(sum(post[1] for post in posts))
+    assert ledger.total.plain_ms == pytest.approx(sum(post[2] for post in posts))
+    assert ledger.total.tokens == sum(post[3] for post in posts)
+    assert ledger.total.balance_ms == pytest.approx(ledger.total.plain_ms - ledger.total.elapsed_ms)
+    own = [post for post in posts if post[0] == "b"]
+    assert ledger.account("b").balance_ms == pytest.approx(sum(p[2] - p[1] for p in own), abs=1e-9)
+
+
+def test_closing_hands_the_account_out_and_forgets_it() -> None:
+    ledger = Ledger()
+    ledger.post("a", 4.0, 6.0, 2)
+    assert ledger.close("a").balance_ms == 2.0
+    assert ledger.account("a") == Account()
+    assert ledger.close("a") == Account()
+    assert not ledger.requests
+
+
+def test_asking_for_an_account_does_not_open_one() -> None:
+    ledger = Ledger()
+    ledger.account("a").post(1.0, 1.0, 1)
+    assert not ledger.requests
+    assert ledger.total == Account()
+
+
+def test_the_allowance_is_the_floor_plus_one_step() -> None:
+    ledger = Ledger(floor=0.01)
+    assert ledger.allowance_ms(Account(), 5.0) == 5.0
+    ledger.post("a", spent_ms=1000.0, plain_ms=990.0, tokens=9)
+    assert ledger.allowance_ms(ledger.total, 5.0) == pytest.approx(5.0)
+    ledger.post("a", spent_ms=10.0, plain_ms=0.0, tokens=0)
+    assert ledger.allowance_ms(ledger.total, 5.0) == pytest.approx(-4.9)
+    assert Ledger(floor=0.0).allowance_ms(ledger.total, 0.0) == pytest.approx(-20.0)
+
+
+@pytest.mark.parametrize("floor", [-0.01, 1.01, float("nan")])
+def test_a_floor_that_is_no_fraction_is_refused(floor: float) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Ledger(floor)
+    assert caught.value.field == "ledger_floor"

@@ -1,0 +1,66 @@
+"""Cost curves: the three by name, any from a file, and one line for each mistake."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from wager.errors import InputError
+from wager.trace import load_costs
+from wager.trace.costs import NAMES
+
+GOOD = {"name": "mine", "draft_ms": 0.5, "verify_ms": {"1": 2.0, "4": 5.0, "8": 6.0}}
+
+
+def in_file(tmp_path: Path, data: object) -> str:
+    path = tmp_path / "curve.json"
+    path.write_text(data if isinstance(data, str) else json.dumps(data), encoding="utf-8")
+    return str(path)
+
+
+def test_linear_between_points_and_the_last_slope_beyond(tmp_path: Path) -> None:
+    costs = load_costs(in_file(tmp_path, GOOD))
+    assert (costs.name, costs.draft_ms) == ("mine", 0.5)
+    assert [costs.verify(n) for n in (1, 2, 4, 6, 8, 16)] == pytest.approx([2.0, 3.0, 5.0, 5.5, 6.0, 8.0])
+
+
+def test_a_file_without_a_name_is_named_after_itself(tmp_path: Path) -> None:
+    assert load_costs(in_file(tmp_path, {k: v for k, v in GOOD.items() if k != "name"})).name == "curve"
+
+
+def test_the_measured_curves() -> None:
+    assert NAMES == ("cpu", "h200", "moe")
+    assert [load_costs(name).plain_ms() for name in NAMES] == [4.455, 5.06, 5.0]
+    assert load_costs("moe").verify(256) == pytest.approx(48.0)
+
+
+@pytest.mark.parametrize(
+    ("data", "field"),
+    [
+        (GOOD | {"draft_ms": -1}, "mine.draft_ms"),
+        (GOOD | {"draft_ms": "fast"}, "mine.draft_ms"),
+        (GOOD | {"draft_ms": float("nan")}, "mine.draft_ms"),
+        ({"name": "mine", "verify_ms": {"1": 2.0}}, "mine.draft_ms"),
+        (GOOD | {"verify_ms": {"1": -2.0}}, "mine.verify_ms"),
+        (GOOD | {"verify_ms": {"1": float("nan")}}, "mine.verify_ms"),
+        (GOOD | {"verify_ms": {"1": None}}, "mine.verify_ms[1]"),
+        (GOOD | {"verify_ms": {"one": 2.0}}, "mine.verify_ms"),
+        (GOOD | {"verify_ms": {"0": 2.0}}, "mine.verify_ms"),
+        (GOOD | {"verify_ms": {}}, "mine.verify_ms"),
+        (GOOD | {"verify_ms": [1, 2]}, "mine.verify_ms"),
+        (GOOD | {"name": 3}, "costs.name"),
+        (GOOD | {"verfy_ms": {}}, "costs"),
+        ([1], "costs"),
+        ("{", "costs"),
+    ],
+)
+def test_a_bad_file_is_refused_by_field(tmp_path: Path, data: object, field: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_costs(in_file(tmp_path, data))
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("name", ["gpu", "missing.json"])
+def test_an_unknown_curve_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="costs: "):
+        load_costs(name)

@@ -1,0 +1,92 @@
+"""Cost curves for the replay: three measured ones by name, others from a JSON file.
+
+A curve holds the time of one draft pass and the time of a target pass by tokens in it (root counted): linear
+between points, the last slope beyond. Policies never see these; they see the times that steps take.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from wager.errors import InputError
+from wager.policy.cost import CostCurve
+
+_MEASURED: dict[str, tuple[float, dict[int, float]]] = {
+    # 2 CPU cores, float32, 8 layers x 256, eager
+    "cpu": (1.2, {1: 4.455, 8: 7.217, 16: 12.44, 32: 15.2, 64: 28.0}),
+    # one H200, bf16, the shape of an 8B model, context 1024
+    "h200": (0.8, {1: 5.06, 2: 5.16, 4: 5.19, 8: 5.4, 16: 5.42, 32: 5.5, 64: 5.82, 128: 6.79}),
+    # a mixture of experts at batch 1: more tokens wake more experts
+    "moe": (0.8, {1: 5.0, 2: 7.5, 4: 10.5, 8: 14.0, 16: 19.0, 32: 24.0, 64: 30.0, 128: 36.0}),
+}
+
+NAMES = tuple(_MEASURED)
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """What steps cost in a replay: `draft_ms` per draft pass, `verify` by tokens in the target's pass."""
+
+    name: str
+    draft_ms: float
+    verify: CostCurve
+
+    def plain_ms(self, rows: int = 1) -> float:
+        return self.verify(rows)
+
+
+def step_costs(name: str, draft_ms: float, points: dict[int, float]) -> StepCosts:
+    """Checked costs. Raises InputError naming the field."""
+    if not (math.isfinite(draft_ms) and draft_ms >= 0):
+        raise InputError(f"{draft_ms!r} is not a time of at least 0", field=f"{name}.draft_ms")
+    return StepCosts(name, float(draft_ms), CostCurve(points, name))
+
+
+def load_costs(name_or_path: str) -> StepCosts:
+    """A curve by name, or from a JSON file {"name", "draft_ms", "verify_ms": {"1": .., "8": ..}}."""
+    if name_or_path in _MEASURED:
+        draft_ms, points = _MEASURED[name_or_path]
+        return step_costs(name_or_path, draft_ms, points)
+    path = Path(name_or_path)
+    if path.suffix != ".json" and not path.exists():
+        raise InputError(f"unknown curve {name_or_path!r}: {', '.join(NAMES)}, or a JSON file", field="costs")
+    return _parse(_read(path), path)
+
+
+def _read(path: Path) -> dict[str, object]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}", field="costs") from error
+    except ValueError as error:
+        raise InputError(f"{path} is not valid JSON: {error}", field="costs") from error
+    if not isinstance(data, dict):
+        raise InputError(f"{path} must hold an object", field="costs")
+    return data
+
+
+def _parse(data: dict[str, object], path: Path) -> StepCosts:
+    unknown = sorted(set(data) - {"name", "draft_ms", "verify_ms"})
+    if unknown:
+        raise InputError(f"{path} has an unknown key {unknown[0]!r}", field="costs")
+    name = data.get("name", path.stem)
+    if not isinstance(name, str) or not name:
+        raise InputError(f"{name!r} is not a name", field="costs.name")
+    table = data.get("verify_ms")
+    if not isinstance(table, dict) or not table:
+        raise InputError('needs at least one point, such as {"1": 5.0}', field=f"{name}.verify_ms")
+    points = {}
+    for size, time in table.items():
+        if not str(size).isdecimal() or int(size) < 1:
+            raise InputError(f"{size!r} is not a number of tokens", field=f"{name}.verify_ms")
+        points[int(size)] = _number(time, f"{name}.verify_ms[{size}]")
+    return step_costs(name, _number(data.get("draft_ms"), f"{name}.draft_ms"), points)
+
+
+def _number(value: object, field: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InputError(f"{value!r} is not a number", field=field)
+    return float(value)

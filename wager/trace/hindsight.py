@@ -1,0 +1,253 @@
+"""References that know the future: the best fixed chain, and a chain of perfect foresight.
+
+`best_fixed` tries K = 0..15 and replays the quickest. `oracle_chain` knows how much of each chain will stand;
+alone (one row) it is exact, so no chain policy can beat it. They see the traces, so they are no policies:
+only comparisons call them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from wager.trace.costs import StepCosts
+from wager.trace.format import Trace
+from wager.trace.replay import Replay, ReplayOptions, Step, check_rows, replay
+
+LONGEST_FIXED = 15
+ORACLE_NAME = "oracle-chain"
+BEST_FIXED_NAME = "best-fixed"
+
+_RATE_ROUNDS = 12  # the rate of the greedy oracle settles within three or four
+
+
+class BestFixed(NamedTuple):
+    """The best fixed length, 0 being plain decoding, and its run."""
+
+    length: int
+    run: Replay
+
+
+class _Spine(NamedTuple):
+    """One sequence: how many guesses of the rank-0 chain would stand at each position."""
+
+    stands: list[int]
+    num_depths: int
+
+
+def _as_list(traces: Trace | Sequence[Trace]) -> list[Trace]:
+    return [traces] if isinstance(traces, Trace) else list(traces)
+
+
+def _spines(traces: Sequence[Trace]) -> list[_Spine]:
+    found = []
+    for trace in traces:
+        missed = np.concatenate([trace.ranks != 0, np.ones((*trace.ranks.shape[:2], 1), np.bool_)], axis=2)
+        stands = missed.argmax(axis=2)
+        for i in range(trace.num_sequences):
+            found.append(_Spine(stands[i, : trace.length(i)].tolist(), trace.num_depths))
+    return found
+
+
+# -- the best fixed length
+
+
+def best_fixed(traces: Trace | Sequence[Trace], costs: StepCosts, rows: int = 1) -> BestFixed:
+    """The quickest of `fixed:K` for K = 0..15; the shorter one on a tie."""
+    traces = _as_list(traces)
+    check_rows(rows)
+    times = fixed_times_ms(traces, costs, rows)
+    length = min(range(len(times)), key=times.__getitem__)
+    return BestFixed(length, replay(traces, costs, f"fixed:{length}", ReplayOptions(rows=rows)))
+
+
+def fixed_times_ms(traces: Sequence[Trace], costs: StepCosts, rows: int = 1) -> list[float]:
+    """The time of `fixed:K` over the traces, for K = 0..15: what a replay would say, without its work."""
+    spines = _spines(traces)
+    return [_fixed_time_ms(spines, length, costs, rows) for length in range(LONGEST_FIXED + 1)]
+
+
+def _fixed_time_ms(spines: list[_Spine], length: int, costs: StepCosts, rows: int) -> float:
+    """A row's steps do not depend on the other rows, so the passes follow from how many each needs."""
+    num_steps = [_count_steps(spine.stands, length) for spine in spines]
+    tokens = [1 + min(length, spine.num_depths) for spine in spines]
+    sizes = _pass_sizes(num_steps, tokens, rows)
+    draft_ms = costs.draft_ms if length else 0.0
+    return float(costs.verify.table(sizes).sum() + draft_ms * len(sizes))
+
+
+def _count_steps(stands: list[int], length: int) -> int:
+    if length == 0:
+        return len(stands)
+    position, count = 0, 0
+    while position < len(stands):
+        position += min(stands[position], length) + 1
+        count += 1
+    return count
+
+
+def _pass_sizes(num_steps: list[int], tokens: list[int], rows: int) -> npt.NDArray[np.float64]:
+    """Tokens in each pass when a sequence starts as soon as a row is free, in order."""
+    free = [0] * rows
+    changes = np.zeros(sum(num_steps) + 1)
+    last = 0
+    for steps, size in zip(num_steps, tokens, strict=True):
+        start = heapq.heappop(free)
+        heapq.heappush(free, start + steps)
+        changes[start] += size
+        changes[start + steps] -= size
+        last = max(last, start + steps)
+    return np.cumsum(changes[:last])
+
+
+# -- perfect foresight
+
+
+def oracle_chain(traces: Trace | Sequence[Trace], costs: StepCosts, rows: int = 1) -> Replay:
+    """Chains by one who knows how much of each will stand.
+
+    One row: the least time in which the sequences can be written with chains, by dynamic programming over
+    positions. Several rows: greedy foresight. Every step takes the number of standing guesses that is worth
+    most at the run's own long-run rate, which is found by iteration: a strong reference, not a proven bound.
+    """
+    traces = _as_list(traces)
+    check_rows(rows)
+    spines = _spines(traces)
+    if rows > 1:
+        return _best_greedy(spines, costs, rows)
+    account = _Account(costs)
+    for spine in spines:
+        for move in _best_moves(spine, costs):
+            account.add(move.num_nodes > 0, move.num_nodes, move.emitted, 1)
+    return account.replay()
+
+
+class _Move(NamedTuple):
+    """A step of one row: guesses verified (0: plain) and tokens emitted."""
+
+    num_nodes: int
+    emitted: int
+
+
+def _best_moves(spine: _Spine, costs: StepCosts) -> Iterator[_Move]:
+    """The quickest way through one sequence. Taking fewer than stand can pay: it moves the next start."""
+    best = _backwards(spine, costs)
+    position = 0
+    while position < len(spine.stands):
+        move = best[position]
+        yield move
+        position += move.emitted
+
+
+def _backwards(spine: _Spine, costs: StepCosts) -> list[_Move]:
+    """The best move at every position, from the end: time(p) = least of move + time(p + emitted)."""
+    length, depths = len(spine.stands), spine.num_depths
+    verify = costs.verify.table(np.arange(1, depths + 2, dtype=np.float64)).tolist()
+    # All that stands may also be had from a longer chain, which a curve that falls somewhere makes cheaper.
+    whole = [min(range(k, depths + 1), key=verify.__getitem__) for k in range(depths + 1)]
+    left = [0.0] * (length + 1)
+    moves = [_Move(0, 1)] * length
+    for p in range(length - 1, -1, -1):
+        quickest, move = verify[0] + left[p + 1], _Move(0, 1)
+        stand = spine.stands[p]
+        for kept in range(stand + 1):
+            nodes = whole[kept] if kept == stand else kept
+            after = min(p + kept + 1, length)
+            time_ms = costs.draft_ms + verify[nodes] + left[after]
+            if nodes and time_ms < quickest:
+                quickest, move = time_ms, _Move(nodes, after - p)
+        left[p], moves[p] = quickest, move
+    return moves
+
+
+class _Account:
+    """Adds up steps just as a replay does."""
+
+    def __init__(self, costs: StepCosts) -> None:
+        self._costs = costs
+        self._steps: list[Step] = []
+        self.tokens = 0
+        self.time_ms = 0.0
+        self._plain_ms = 0.0
+
+    def add(self, drafted: bool, num_nodes: int, emitted: int, rows: int) -> None:
+        time_ms = self._costs.verify(rows + num_nodes) + (self._costs.draft_ms if drafted else 0.0)
+        self.time_ms += time_ms
+        self._plain_ms += emitted * self._costs.plain_ms(rows) / rows
+        balance_ms = self._plain_ms - self.time_ms
+        self._steps.append(Step(self.tokens, drafted, num_nodes, emitted, time_ms, balance_ms))
+        self.tokens += emitted
+
+    def replay(self) -> Replay:
+        return Replay(ORACLE_NAME, tuple(self._steps), self.tokens, self.time_ms, self._plain_ms)
+
+
+def _best_greedy(spines: list[_Spine], costs: StepCosts, rows: int) -> Replay:
+    """Raise the rate to what it achieves until that gains nothing more; keep the best run."""
+    best: Replay | None = None
+    rate = min(rows, len(spines)) / costs.plain_ms(min(rows, len(spines)))
+    for _ in range(_RATE_ROUNDS):
+        run = _greedy(spines, costs, rows, rate)
+        if best is not None and run.time_ms >= best.time_ms:
+            break
+        best, rate = run, run.tokens / run.time_ms
+    assert best is not None
+    return best
+
+
+class _Running:
+    """A row of the greedy run."""
+
+    def __init__(self, spine: _Spine) -> None:
+        self._stands = spine.stands
+        self._position = 0
+
+    @property
+    def remaining(self) -> int:
+        return len(self._stands) - self._position
+
+    @property
+    def useful(self) -> int:
+        """Guesses that stand and are still wanted: the last token of a sequence comes from the target."""
+        return min(self._stands[self._position], self.remaining - 1)
+
+    def advance(self, num_nodes: int) -> None:
+        self._position += num_nodes + 1
+
+
+def _greedy(spines: list[_Spine], costs: StepCosts, rows: int, rate: float) -> Replay:
+    account = _Account(costs)
+    waiting = iter(spines)
+    running: list[_Running] = []
+    most = rows * (1 + max(spine.num_depths for spine in spines))
+    verify = costs.verify.table(np.arange(most + 1, dtype=np.float64).clip(1))
+    while True:
+        while len(running) < rows and (spine := next(waiting, None)) is not None:
+            running.append(_Running(spine))
+        if not running:
+            return account.replay()
+        num_nodes = _greedy_nodes(running, verify, costs.draft_ms, rate)
+        account.add(num_nodes > 0, num_nodes, len(running) + num_nodes, len(running))
+        # The longest rows first, so that the rows end together and passes stay shared.
+        for row in sorted(running, key=lambda row: -row.remaining):
+            share = min(num_nodes, row.useful)
+            num_nodes -= share
+            row.advance(share)
+        running = [row for row in running if row.remaining]
+
+
+def _greedy_nodes(
+    running: list[_Running], verify: npt.NDArray[np.float64], draft_ms: float, rate: float
+) -> int:
+    """How many standing guesses are worth most at this rate; none where they do not repay the draft."""
+    rows, useful = len(running), sum(row.useful for row in running)
+    if not useful:
+        return 0
+    extra_ms = verify[rows + 1 : rows + useful + 1] - verify[rows] + draft_ms
+    values = np.arange(1, useful + 1) - rate * extra_ms
+    best = int(values.argmax())
+    return best + 1 if values[best] > 0.0 else 0

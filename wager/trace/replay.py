@@ -1,0 +1,274 @@
+"""What would this policy have done? Exact replay of recorded drafts under a cost curve.
+
+The policy is driven through the same controller as in the engine and sees only what a real engine would show
+it: log-probabilities when it drafted, accepted depth, measured (possibly noisy) times, and, for any draft it
+paid for, the ranks of the tokens emitted later. The score uses the curve's own times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from wager.errors import ConfigError
+from wager.policy import Controller, Draft, Evidence, Experience, Offer, Row, RowOutcome, StepOutcome
+from wager.policy.controller import DecisionSink
+from wager.policy.names import needs_target_p1
+from wager.trace.costs import StepCosts
+from wager.trace.format import Trace
+from wager.tree import Tree, accept, row_trees
+
+_DRAFTER = "draft"
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Seeded disturbance of the times that a policy sees: relative spread, and rare stalls."""
+
+    spread: float = 0.0
+    stall_chance: float = 0.0
+    stall_factor: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.spread) and 0.0 <= self.spread <= 2.0):
+            raise ConfigError("noise", self.spread, "a relative spread from 0 to 2")
+        if not 0.0 <= self.stall_chance <= 1.0:
+            raise ConfigError("stalls", self.stall_chance, "a chance from 0 to 1")
+        if not (math.isfinite(self.stall_factor) and self.stall_factor >= 1.0):
+            raise ConfigError("stalls", self.stall_factor, "a factor of at least 1")
+        if self.seed < 0:
+            raise ConfigError("seed", self.seed, "a whole number from 0")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a replay, for plots and tests."""
+
+    start: int
+    """Tokens emitted before it, over all rows."""
+    drafted: bool
+    num_nodes: int
+    emitted: int
+    time_ms: float
+    balance_ms: float
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A policy's run over a trace."""
+
+    policy: str
+    steps: tuple[Step, ...]
+    tokens: int
+    time_ms: float
+    plain_ms: float
+
+    @property
+    def tokens_per_s(self) -> float:
+        return 1e3 * self.tokens / self.time_ms
+
+    @property
+    def speedup(self) -> float:
+        return self.plain_ms / self.time_ms
+
+    @property
+    def drafted_steps(self) -> int:
+        return sum(step.drafted for step in self.steps)
+
+    @property
+    def mean_nodes(self) -> float:
+        """Nodes verified per step, plain steps counted."""
+        return sum(step.num_nodes for step in self.steps) / len(self.steps)
+
+    @property
+    def ledger_min(self) -> float:
+        """The lowest point of the account against plain decoding, in milliseconds of the curve's own time."""
+        return min(0.0, min(step.balance_ms for step in self.steps))
+
+
+class _Slot:
+    """A row of the replay: one sequence of one trace, and the drafts that wait for their tokens."""
+
+    def __init__(self, request_id: int, trace: Trace, sequence: int) -> None:
+        self.request_id = request_id
+        self.trace = trace
+        self.sequence = sequence
+        self.length = trace.length(sequence)
+        self.position = 0
+        self._waiting: list[int] = []
+
+    @property
+    def done(self) -> bool:
+        return self.position >= self.length
+
+    def row(self) -> Row:
+        p1 = self.trace.target_p1
+        confidence = None if p1 is None else float(p1[self.sequence, self.position])
+        return Row(self.request_id, self.position, target_p1=confidence)
+
+    def draft(self, depth: int) -> Draft:
+        """The recorded draft here, cut to `depth` (0: whole). The pass costs the same whatever is asked."""
+        logprobs = self.trace.logprobs[self.sequence, self.position]
+        logprobs = logprobs[:depth] if depth else logprobs
+        return Draft(_DRAFTER, logprobs.shape[0], logprobs)
+
+    def judge(self, tree: Tree) -> tuple[int, bool]:
+        """Depth accepted by the one rule: a node's token is its rank, the target's the rank recorded."""
+        truth = np.append(self.trace.ranks[self.sequence, self.position], -1)
+        verdict = accept(tree, np.concatenate(([truth[0]], truth[tree.depths])))
+        return verdict.num_accepted, verdict.first_rejection is None
+
+    def advance(self, emitted: int, *, drafted: bool) -> list[Evidence]:
+        """Move on and hand out what the emitted tokens say about earlier drafts."""
+        if drafted:
+            self._waiting.append(self.position)
+        self.position = min(self.position + emitted, self.length)
+        ripe = [self._ripe(start) for start in self._waiting]
+        self._waiting = [start for start, item in zip(self._waiting, ripe, strict=True) if item is None]
+        return [item for item in ripe if item is not None]
+
+    def _ripe(self, start: int) -> Evidence | None:
+        """The draft made at `start` once its fate is known: a token outside it, its last depth, the end."""
+        known = min(self.position - start, self.trace.num_depths)
+        ranks = self.trace.ranks[self.sequence, start, :known]
+        outside = np.flatnonzero(ranks < 0)
+        if len(outside):
+            ranks = ranks[: outside[0] + 1]
+        elif known < self.trace.num_depths and not self.done:
+            return None
+        logprobs = self.trace.logprobs[self.sequence, start, : len(ranks)]
+        return Evidence(_DRAFTER, "", logprobs, ranks)
+
+
+class _Clock:
+    """True times by the curve, and the disturbed ones that the policy sees."""
+
+    def __init__(self, costs: StepCosts, noise: Noise) -> None:
+        self.draft_ms = costs.draft_ms
+        self._verify = costs.verify
+        self._known: dict[int, float] = {}
+        self._noise = noise
+        self._random = np.random.default_rng(noise.seed)
+
+    def verify_ms(self, num_tokens: int) -> float:
+        time_ms = self._known.get(num_tokens)
+        if time_ms is None:
+            time_ms = self._known[num_tokens] = self._verify(num_tokens)
+        return time_ms
+
+    def seen(self, time_ms: float) -> float:
+        noise = self._noise
+        if noise.spread > 0:
+            time_ms *= float(np.exp(noise.spread * self._random.standard_normal()))
+        if noise.stall_chance > 0 and self._random.random() < noise.stall_chance:
+            time_ms *= noise.stall_factor
+        return time_ms
+
+
+@dataclass(frozen=True)
+class ReplayOptions:
+    """How to replay: rows that share a pass, disturbance, the start of the costs, where decisions go."""
+
+    rows: int = 1
+    noise: Noise = Noise()
+    experience: Experience | None = None
+    on_decision: DecisionSink | None = None
+
+
+def replay(
+    traces: Trace | Sequence[Trace],
+    costs: StepCosts,
+    policy: str | Controller,
+    options: ReplayOptions | None = None,
+) -> Replay:
+    """Run `policy` over every sequence of the traces in order; several traces make a content shift.
+
+    A Controller brings its own experience and decision sink, and may be told to change policy on the way.
+    Raises ConfigError on an unknown policy, on one that needs a target_p1 that is not there, on bad rows.
+    """
+    options = options or ReplayOptions()
+    traces = [traces] if isinstance(traces, Trace) else list(traces)
+    check_rows(options.rows)
+    controller = policy
+    if not isinstance(controller, Controller):
+        controller = Controller(controller, options.experience, options.on_decision)
+    check_policy(controller.policy.name, traces)
+    clock = _Clock(costs, options.noise)
+    waiting = iter([_Slot(0, trace, i) for trace in traces for i in range(trace.num_sequences)])
+    return _run(controller, clock, waiting, options.rows)
+
+
+def check_rows(rows: int) -> None:
+    if rows < 1:
+        raise ConfigError("rows", rows, "a whole number from 1")
+
+
+def check_policy(policy: str, traces: Sequence[Trace]) -> None:
+    """Whether the traces hold what the policy asks for. Raises ConfigError."""
+    if needs_target_p1(policy) and any(trace.target_p1 is None for trace in traces):
+        raise ConfigError("policy", policy, "a trace with target_p1, which this one does not have")
+
+
+def _run(controller: Controller, clock: _Clock, waiting: Iterator[_Slot], num_rows: int) -> Replay:
+    name = controller.policy.name
+    slots: list[_Slot] = []
+    steps: list[Step] = []
+    tokens, time_ms, plain_ms, request_id = 0, 0.0, 0.0, 0
+    while True:
+        while len(slots) < num_rows and (slot := next(waiting, None)) is not None:
+            request_id += 1
+            slot.request_id = request_id
+            slots.append(slot)
+        if not slots:
+            return Replay(name, tuple(steps), tokens, time_ms, plain_ms)
+        outcome, true_ms = _step(controller, clock, slots)
+        emitted = sum(share.emitted for share in outcome.rows)
+        nodes = sum(share.num_nodes for share in outcome.rows)
+        drafted = any(share.offer.drafter for share in outcome.rows)
+        time_ms += true_ms
+        plain_ms += emitted * clock.verify_ms(len(slots)) / len(slots)
+        steps.append(Step(tokens, drafted, nodes, emitted, true_ms, plain_ms - time_ms))
+        tokens += emitted
+        for slot in [slot for slot in slots if slot.done]:
+            controller.forget(slot.request_id)
+            slots.remove(slot)
+
+
+def _step(controller: Controller, clock: _Clock, slots: list[_Slot]) -> tuple[StepOutcome, float]:
+    """One step of all rows: offer, draft, arrange, verify, accept, learn. Returns it and its true time."""
+    rows = [slot.row() for slot in slots]
+    offers = controller.offer(rows)
+    trees = _trees(controller, slots, rows, offers)
+    shares: list[RowOutcome] = []
+    evidence: list[Evidence] = []
+    for slot, row, offer, tree in zip(slots, rows, offers, trees, strict=True):
+        accepted, at_leaf = slot.judge(tree) if tree.num_nodes else (0, True)
+        emitted = min(accepted + 1, slot.length - slot.position)
+        evidence += slot.advance(emitted, drafted=offer.drafter is not None)
+        shares.append(RowOutcome(row, offer, tree.num_nodes, accepted, emitted, at_leaf))
+    num_tokens = len(slots) + sum(tree.num_nodes for tree in trees)
+    verify_ms = clock.verify_ms(num_tokens)
+    draft_ms = clock.draft_ms if any(offer.drafter for offer in offers) else 0.0
+    outcome = StepOutcome(
+        shares, num_tokens, clock.seen(verify_ms), clock.seen(draft_ms) if draft_ms else 0.0, evidence
+    )
+    controller.learn(outcome)
+    return outcome, verify_ms + draft_ms
+
+
+def _trees(controller: Controller, slots: list[_Slot], rows: list[Row], offers: list[Offer]) -> list[Tree]:
+    drafts = [
+        None if offer.drafter is None else slot.draft(offer.depth)
+        for slot, offer in zip(slots, offers, strict=True)
+    ]
+    if all(draft is None for draft in drafts):
+        return [Tree.empty()] * len(slots)
+    forest = controller.arrange(rows, drafts)
+    depths = max(draft.num_depths for draft in drafts if draft is not None)
+    ranks = max(slot.trace.logprobs.shape[3] for slot in slots)
+    as_tokens = np.broadcast_to(np.arange(ranks), (len(slots), depths, ranks))
+    return row_trees(forest, forest.num_nodes, as_tokens)
