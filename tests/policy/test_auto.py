@@ -286,20 +286,20 @@ def test_a_row_with_a_short_draft_shares_a_pass_with_a_tree() -> None:
     assert sum(node[0] == 1 for node in nodes_of(forest)) == 2 + 4 + 8
 
 
-def ledger_holds(controller: Controller, dearest_ms: float) -> bool:
-    """Floor of 1 % of the time, one plain step to begin with, and the one step that went wrong."""
-    total = controller.experience.ledger.total
-    return total.balance_ms >= -(0.01 * total.elapsed_ms + 5.0 + dearest_ms)
-
-
 @pytest.mark.parametrize("points", [FLAT, STEEP, {1: 5.0, 8: 7.0, 16: 12.5, 32: 15.0}])
 @pytest.mark.parametrize("stands", [0.0, 0.1, 0.5, 0.9])
 def test_never_slower_than_plain_decoding(points: dict[int, float], stands: float) -> None:
-    controller = Controller("auto", Experience(CostModel(warm_up=0)))
-    world = World(CostCurve(points), {"draft": stands}, claims=0.8)
-    for _ in range(8):
-        play(controller, world, 50)
-        assert ledger_holds(controller, dearest_ms=20.0)
+    """Below 1 % of the time and one plain step to begin with by no more than the one step that went wrong."""
+    times: list[float] = []
+    controller = Controller(
+        "auto",
+        Experience(CostModel(warm_up=0)),
+        on_decision=lambda decision: times.append(float(str(decision["actual_ms"]))),
+    )
+    world, total = World(CostCurve(points), {"draft": stands}, claims=0.8), controller.experience.ledger.total
+    for _ in range(400):
+        play(controller, world, 1)
+        assert total.balance_ms >= -(0.01 * total.elapsed_ms + points[1] + max(times))
 
 
 def test_a_drafter_that_never_hits_is_left_alone_but_for_rare_probes() -> None:

@@ -159,6 +159,16 @@ def test_evidence_without_probabilities_is_passed_over() -> None:
     assert (calibrator.weights, calibrator.num_drafts) == ([0.0, 1.0, 0.0], 0)
 
 
+def test_a_surprise_is_signed_and_becomes_a_shift_when_it_lasts() -> None:
+    calibrator, claims = Calibrator(), np.log(np.full((4, 1), 0.5))
+    assert calibrator.learn(Evidence("draft", "", claims, np.array([0, 0, 0, 0]))).deviation > 1.0
+    assert calibrator.learn(Evidence("draft", "", claims[:1], np.array([-1]))).deviation < -0.5
+    assert calibrator.learn(Evidence("lookup", "", None, np.array([0]))) == (0.0, False)
+    teach(calibrator, (2.0, 1.0), 300)
+    misses = Evidence("draft", "", np.log(np.full((1, 1), 0.9)), np.array([-1]))
+    assert any(calibrator.learn(misses).shifted for _ in range(15))
+
+
 def test_a_copy_learns_alone() -> None:
     calibrator = Calibrator()
     teach(calibrator, (-1.5, 1.0), 100)

@@ -4,7 +4,7 @@ import pytest
 
 from tests.policy.situations import FLAT, World, known_costs, play, share, step
 from wager.errors import ConfigError
-from wager.policy import PLAIN, Account, Controller, CostCurve, Draft, Row, RowOutcome, StepOutcome
+from wager.policy import PLAIN, Account, Controller, CostCurve, Draft, Offer, Row, RowOutcome, StepOutcome
 
 FIELDS = {
     "step",
@@ -47,6 +47,13 @@ def test_changing_the_policy_keeps_what_was_learned(name: str) -> None:
     assert experience.stats.steps == steps
     play(controller, World(CostCurve(FLAT)), 5)
     assert experience.stats.steps == steps + 5
+
+
+def test_a_new_policy_reads_what_the_old_one_measured() -> None:
+    controller = Controller("ar", known_costs(FLAT))
+    assert controller.offer([Row("r")]) == [PLAIN]
+    controller.set_policy("auto")
+    assert controller.offer([Row("r")]) == [Offer("draft")]
 
 
 def test_an_unknown_name_keeps_the_old_policy() -> None:

@@ -16,7 +16,7 @@ from wager.pairs import PAIRS, Match, Pair, find_pair
 
 def models(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="A model's name or folder: show only its pair.")
+        str | None, typer.Argument(metavar="NAME", help="A model's name or folder: show only its pair.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -63,8 +63,8 @@ class Calibrator:
     def acceptance(self, logprobs: npt.NDArray[np.floating]) -> FloatArray:
         return np.exp(self.log_acceptance(logprobs))
 
-    def learn(self, evidence: Evidence) -> bool:
-        """One update from the reached depths of a draft. True when hits and prediction part beyond chance."""
+    def learn(self, evidence: Evidence) -> Surprise:
+        """One update from the reached depths of a draft; says how far its hits were from the prediction."""
         num_reached = reached_depths(evidence.ranks, spine_only=evidence.spine_only)
         if evidence.logprobs is None or num_reached == 0:
             return Surprise()

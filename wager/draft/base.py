@@ -1,0 +1,123 @@
+"""The contract of every drafter, and what the engine hands it.
+
+A drafter proposes tokens for rows; it never touches the target's K/V and never decides how much is verified.
+Its state follows the sequences: `keep` gives it the features of tokens that now stand in the target's cache,
+`forget` ends a request. A drafter that fails raises; the engine turns those rows to a zero bet and counts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from wager.kvcache.pool import PageIds
+from wager.nn.noise import NoiseSource
+
+
+class TargetFace(Protocol):
+    """What a drafter may borrow from the target: its embedding and head, and their measures."""
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    device: object
+
+    def embed(self, token_ids: Tensor) -> Tensor: ...
+
+    def logits(self, hidden: Tensor) -> Tensor: ...
+
+
+class PoolShape(NamedTuple):
+    """The measures of the target's pool: a drafter's own has the same, so that a page means both."""
+
+    num_pages: int
+    page_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRow:
+    """One row that asks for guesses behind its last pending token.
+
+    `tokens` is the whole sequence so far, prompt and output, pending ones included; the first
+    `len(tokens) - num_pending` of them are in the target's cache. A guess at depth d is for the absolute
+    position len(tokens) - 1 + d.
+    """
+
+    request_id: Hashable
+    tokens: Sequence[int]
+    num_pending: int
+    pages: PageIds
+    """The row's pages: they cover the cached tokens; slots behind those are this row's own."""
+    temperature: float = 0.0
+    seed: int = 0
+    depth: int = 0
+    """Guesses wanted; 0: as many as the drafter makes of itself."""
+
+
+class Proposal(NamedTuple):
+    """Candidates by depth and rank, the best rank first."""
+
+    token_ids: npt.NDArray[np.int64]
+    """[depths, ranks]"""
+    logprobs: npt.NDArray[np.float32] | None
+    """[depths, ranks], of the noised, scaled scores where the row samples; None: one chain without any."""
+    spine_only: bool = False
+    """Deeper depths assume rank 0 above them (an autoregressive drafter)."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTokens:
+    """Tokens of one row that now stand in the target's cache, with the features the pass gave them."""
+
+    request_id: Hashable
+    start: int
+    """Absolute position of the first one; the others follow without a gap."""
+    features: Tensor | None
+    """[tokens, features], or None where the drafter asked for none."""
+    pages: PageIds
+
+
+class Drafter(Protocol):
+    """Makes guesses for many rows in one pass."""
+
+    name: str
+    feature_layers: tuple[int, ...]
+    """Target layers (0-based) whose outputs it wants; () for none."""
+    uses_noise: bool
+    """Whether its scores include the target's own noise (design: the drafter uses the same noise)."""
+
+    def can_draft(self, row: DraftRow) -> bool:
+        """Cheap: whether `draft` would propose anything for this row now. Called before every bet."""
+        ...
+
+    def draft(self, rows: Sequence[DraftRow], noise: NoiseSource) -> list[Proposal | None]:
+        """Guesses for every row, in order; None where it has none. Rows share a pass where there is one."""
+        ...
+
+    def keep(self, kept: Sequence[KeptTokens]) -> None:
+        """Called at commit for every row, drafted or not. Cheap: work is put off until the next draft."""
+        ...
+
+    def settle(self, request_id: Hashable, pages: PageIds, num_tokens: int) -> bool:
+        """Bring the context of the first `num_tokens` up to date before their pages are shared.
+
+        True when a request that starts from these pages finds the drafter's context there.
+        """
+        ...
+
+    def adopt(self, request_id: Hashable, num_tokens: int) -> None:
+        """A request starts with `num_tokens` taken over from shared, settled pages (0: from nothing)."""
+        ...
+
+    def forget(self, request_id: Hashable) -> None:
+        """The request has ended or lost its pages."""
+        ...
+
+    def describe(self) -> dict[str, object]:
+        """Effective values for `wager doctor` and `/props`."""
+        ...

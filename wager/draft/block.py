@@ -1,0 +1,221 @@
+"""The DFlash drafter: a whole block of guesses in one pass, from the target's own hidden features.
+
+Per request it keeps how far its context reaches and the features that wait behind that; they are turned into
+keys and values when the request drafts again, all rows in one call. A block is [pending tokens, MASK ...]
+right behind the context; guesses are read behind the last pending token, and each depth is a marginal. The
+whole block is drafted even where fewer guesses are asked for, because drafting fewer masks than trained
+changes the guesses. Embedding and head are the target's; does not know what is verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wager.draft.base import DraftRow, KeptTokens, PoolShape, Proposal, TargetFace
+from wager.draft.context import FeatureContext
+from wager.draft.scores import HostTop, Span, best, noised, to_host
+from wager.errors import ConfigError
+from wager.kvcache.pool import KVPool, PageIds, slot_ids
+from wager.nn.batch import BlockBatch, BlockRow
+from wager.nn.models.dflash import DFlash, check_pair
+from wager.nn.noise import NoiseSource
+
+
+@dataclass(frozen=True)
+class BlockOptions:
+    """How a block drafter is used.
+
+    `known_tokens`: the most pending tokens it was trained with. `block_lengths`: shorter blocks it was
+    trained with, used where they suffice. `max_waiting`: features of so many tokens may wait per request;
+    past that they are ingested at once, which bounds their memory.
+    """
+
+    known_tokens: int = 1
+    block_lengths: tuple[int, ...] = ()
+    ranks: int = 8
+    max_waiting: int = 1024
+
+
+class Portion(NamedTuple):
+    """Waiting features of one request to be ingested: those before position `stop`."""
+
+    context: FeatureContext
+    pages: PageIds
+    stop: int
+
+
+class Job(NamedTuple):
+    """One row of a draft: its place among the rows, the length of its block, the guesses read from it."""
+
+    place: int
+    row: DraftRow
+    context_len: int
+    length: int
+    depth: int
+
+
+class BlockDrafter:
+    """A loaded DFlash network with its context pool."""
+
+    name = "block"
+    uses_noise = True
+
+    def __init__(
+        self, net: DFlash, target: TargetFace, shape: PoolShape, options: BlockOptions | None = None
+    ) -> None:
+        """Raises ModelError naming what does not fit the target, ConfigError naming a bad option."""
+        self.options = options or BlockOptions()
+        check_pair(net.spec, target.hidden_size, target.num_layers, target.vocab_size)
+        _check_options(self.options, net.spec.block_size)
+        self.net, self.target, self.spec = net, target, net.spec
+        self.feature_layers = net.spec.target_layer_ids
+        self.pool = KVPool(net.pool_spec(shape.num_pages, shape.page_size))
+        self._lengths = sorted({*self.options.block_lengths, net.spec.block_size})
+        self._contexts: dict[Hashable, FeatureContext] = {}
+
+    def can_draft(self, row: DraftRow) -> bool:
+        """Whether the pending tokens are as few as it was trained with and its context is whole."""
+        context, pending = self._contexts.get(row.request_id), row.num_pending
+        if not 1 <= pending <= self.options.known_tokens or pending >= self.spec.block_size:
+            return False
+        return (context.num_known if context else 0) == len(row.tokens) - pending
+
+    @torch.inference_mode()
+    def draft(self, rows: Sequence[DraftRow], noise: NoiseSource) -> list[Proposal | None]:
+        """First what waits for these rows, in one call; then one pass over all blocks."""
+        jobs = [self._job(place, row) for place, row in enumerate(rows) if self.can_draft(row)]
+        proposals: list[Proposal | None] = [None] * len(rows)
+        if jobs:
+            self._ingest([Portion(self._context(j.row.request_id), j.row.pages, j.context_len) for j in jobs])
+            top = self._guess(jobs, noise)
+            start = 0
+            for job in jobs:
+                cut = slice(start, start + job.depth)
+                proposals[job.place] = Proposal(top.token_ids[cut], top.logprobs[cut])
+                start += job.depth
+        return proposals
+
+    def keep(self, kept: Sequence[KeptTokens]) -> None:
+        """Store features for later; a request with more than `max_waiting` of them is brought up to date."""
+        full = []
+        for item in kept:
+            if item.features is None:
+                continue
+            context = self._context(item.request_id)
+            context.add(item.start, item.features)
+            if context.num_waiting > self.options.max_waiting:
+                full.append(Portion(context, item.pages, context.num_known))
+        self._ingest(full)
+
+    def settle(self, request_id: Hashable, pages: PageIds, num_tokens: int) -> bool:
+        context = self._context(request_id)
+        self._ingest([Portion(context, pages, min(num_tokens, context.num_known))])
+        return context.watermark >= num_tokens
+
+    def adopt(self, request_id: Hashable, num_tokens: int) -> None:
+        self._contexts[request_id] = FeatureContext(num_tokens)
+
+    def forget(self, request_id: Hashable) -> None:
+        self._contexts.pop(request_id, None)
+
+    def describe(self) -> dict[str, object]:
+        spec = self.spec
+        return {
+            "drafter": self.name,
+            "block_size": spec.block_size,
+            "block_lengths": list(self._lengths),
+            "known_tokens": self.options.known_tokens,
+            "ranks": self.options.ranks,
+            "layers": spec.num_layers,
+            "windows": list(spec.windows),
+            "block_causal_in_sliding": spec.block_causal_in_sliding,
+            "target_layer_ids": list(spec.target_layer_ids),
+            "target_layer_ids_derived": spec.layer_ids_derived,
+            "mask_token_id": spec.mask_token_id,
+            "rope_theta": spec.rope.theta,
+            "rope_type": spec.rope.type,
+            "dtype": str(self.net.dtype).removeprefix("torch."),
+            "context_bytes": self.pool.bytes,
+        }
+
+    def _context(self, request_id: Hashable) -> FeatureContext:
+        context = self._contexts.get(request_id)
+        if context is None:
+            context = self._contexts[request_id] = FeatureContext(0)
+        return context
+
+    def _job(self, place: int, row: DraftRow) -> Job:
+        pending, whole = row.num_pending, self.spec.block_size
+        wanted = pending + row.depth if row.depth else whole
+        length = next((length for length in self._lengths if length >= wanted), whole)
+        return Job(place, row, len(row.tokens) - pending, length, min(wanted, length) - pending)
+
+    @torch.inference_mode()
+    def _ingest(self, portions: Sequence[Portion]) -> None:
+        """Turn waiting features into context, all requests in one call; nothing changes if it fails."""
+        portions = [portion for portion in portions if portion.stop > portion.context.watermark]
+        if not portions:
+            return
+        chunks = [chunk for context, _, stop in portions for chunk in context.before(stop)]
+        features = chunks[0] if len(chunks) == 1 else torch.cat(chunks)
+        if len(portions) == 1:
+            context, pages, stop = portions[0]
+            positions = torch.arange(context.watermark, stop, device=self.net.device)
+            self.net.ingest(features, positions, self.pool.span(pages, context.watermark, stop), self.pool)
+        else:
+            self.net.ingest(features, *self._places(portions), self.pool)
+        for context, _, stop in portions:
+            context.advance(stop)
+
+    def _places(self, portions: Sequence[Portion]) -> tuple[Tensor, Tensor]:
+        """Positions and slots of the tokens of all portions."""
+        size = self.pool.spec.page_size
+        positions = [np.arange(context.watermark, stop) for context, _, stop in portions]
+        slots = [slot_ids(pages, size, context.watermark, stop) for context, pages, stop in portions]
+        both = torch.from_numpy(np.stack((np.concatenate(positions), np.concatenate(slots))))
+        on_device = both.to(self.net.device)
+        return on_device[0], on_device[1]
+
+    def _guess(self, jobs: Sequence[Job], noise: NoiseSource) -> HostTop:
+        """The candidates of all jobs, depth after depth, job after job."""
+        batch = self._batch(jobs)
+        hidden = self.net.forward(batch, self.pool)
+        parts = []
+        for job, block in zip(jobs, batch.rows, strict=True):
+            first = block.start + job.row.num_pending
+            parts.append(hidden[first : first + job.depth])
+        chosen = parts[0] if len(parts) == 1 else torch.cat(parts)
+        logits = self.target.logits(chosen.to(batch.embeddings.dtype))
+        spans = [Span(job.row.temperature, job.row.seed, len(job.row.tokens), job.depth) for job in jobs]
+        return to_host(best(noised(logits, spans, noise), self.options.ranks))
+
+    def _batch(self, jobs: Sequence[Job]) -> BlockBatch:
+        stops = np.cumsum([job.length for job in jobs]).tolist()
+        packed = np.full((2, stops[-1]), self.spec.mask_token_id, np.int64)
+        blocks = []
+        for job, stop in zip(jobs, stops, strict=True):
+            start, row = stop - job.length, job.row
+            packed[0, start : start + row.num_pending] = row.tokens[job.context_len :]
+            packed[1, start:stop] = np.arange(job.context_len, job.context_len + job.length)
+            # Slots behind the cached tokens are the row's own: the pass may lay its block there.
+            spare = len(row.pages) * self.pool.spec.page_size >= job.context_len + job.length
+            blocks.append(BlockRow(start, stop, job.context_len, row.pages, spare))
+        on_device = torch.from_numpy(packed).to(self.net.device)
+        return BlockBatch(self.target.embed(on_device[0]), on_device[1], blocks)
+
+
+def _check_options(options: BlockOptions, block_size: int) -> None:
+    if options.known_tokens < 1:
+        raise ConfigError("known_tokens", options.known_tokens, "at least 1")
+    if options.ranks < 1:
+        raise ConfigError("ranks", options.ranks, "at least 1")
+    if options.max_waiting < 0:
+        raise ConfigError("max_waiting", options.max_waiting, "0 or more")
+    if any(not 2 <= length <= block_size for length in options.block_lengths):
+        raise ConfigError("block_lengths", options.block_lengths, f"lengths from 2 to {block_size}")

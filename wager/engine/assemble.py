@@ -1,0 +1,213 @@
+"""Build an engine from a config: find the folder, load the target, size the memory, choose the drafter.
+
+Everything left to "auto" is decided here once, and each choice is noted with its reason (`Parts.notes`), for
+`wager doctor`, banners and `/props`. It runs nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from wager.config import CacheConfig, EngineConfig
+from wager.draft import DraftSource, make_drafter
+from wager.draft.base import Drafter, PoolShape
+from wager.engine.engine import Engine, Parts
+from wager.engine.scheduler import Memory, Scheduler
+from wager.errors import CapacityError, ModelError
+from wager.kvcache.pages import PageAllocator
+from wager.kvcache.prefix import PrefixIndex
+from wager.nn.models import load_target
+from wager.nn.models.decoder import Decoder
+from wager.nn.noise import NoiseSource
+from wager.pairs import find_pair
+from wager.policy import Controller, CostModel, Experience, Ledger
+from wager.policy.settings import settings_from
+from wager.target import TargetRunner
+from wager.text.tokenizer import Tokenizer, model_eos_ids
+
+log = logging.getLogger("wager.engine")
+
+_GIB = 1 << 30
+_CPU_SHARE = 0.25  # of the machine's memory for K/V when nobody says
+_GPU_SHARE = 0.85  # of what the device has free once the weights are there
+
+
+@dataclass(frozen=True)
+class Found:
+    """A choice made for the user, and why."""
+
+    value: object
+    source: str
+
+
+def build_engine(config: EngineConfig, seed: int = 0) -> Engine:
+    """Load everything and return an engine that is ready for requests. Raises ModelError and kin, one line each."""
+    device = pick_device(config.model.device)
+    set_threads(config.threads)
+    folder = find_folder(config.model.model)
+    decoder = load_target(folder, config.model.dtype, str(device.value), config.model.layout)
+    tokenizer = load_tokenizer(folder, decoder)
+    max_context = config.scheduler.max_context or decoder.spec.max_position
+    wanted = pick_drafter(config.model.drafter, config.model.model, folder)
+    num_pages = size_memory(decoder, config, max_context)
+    runner = TargetRunner(decoder, num_pages, config.cache.page_size)
+    drafters = load_drafters(wanted, runner, config, num_pages)
+    parts = Parts(
+        runner,
+        tokenizer,
+        drafters,
+        build_controller(config),
+        Scheduler(config.scheduler, build_memory(num_pages, config.cache)),
+        NoiseSource(decoder.spec.vocab_size, decoder.device, dtype=noise_dtype(decoder)),
+        max_context,
+        tokenizer.eos_ids if tokenizer is not None else model_eos_ids(folder),
+        seed,
+    )
+    parts.notes = _notes(config, device, wanted, parts)
+    return Engine(parts)
+
+
+def find_folder(model: str) -> Path:
+    """A local folder, or a name on the hub that is (or can be) in its cache."""
+    if not model:
+        raise ModelError("no model given: name a folder or a hub repository")
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists() or model.startswith((".", "/", "~")) or model.count("/") != 1:
+        raise ModelError(f"{model}: no such model folder")
+    from huggingface_hub import snapshot_download
+
+    try:
+        patterns = ["*.json", "*.safetensors", "*.jinja", "tokenizer*", "*.model"]
+        return Path(snapshot_download(model, allow_patterns=patterns))
+    except Exception as error:
+        raise ModelError(f"{model}: neither a folder here nor to be had from the hub ({error})") from error
+
+
+def load_tokenizer(folder: Path, decoder: Decoder) -> Tokenizer | None:
+    """The folder's tokenizer; None where it has none at all: such a model takes and gives token ids."""
+    if not any((folder / name).exists() for name in _TOKENIZER_FILES):
+        return None
+    tokenizer = Tokenizer.from_folder(folder)
+    tokenizer.check_fits(decoder.spec.vocab_size)
+    return tokenizer
+
+
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+
+
+def pick_device(device: str) -> Found:
+    if device != "auto":
+        return Found(device, "config")
+    if torch.cuda.is_available():
+        return Found("cuda", "a CUDA device is present")
+    return Found("cpu", "no CUDA device is present")
+
+
+def set_threads(threads: int) -> None:
+    """Threads for CPU passes: as asked, or the cores this process may use."""
+    wanted = threads or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else threads
+    if wanted and torch.get_num_threads() != wanted:
+        torch.set_num_threads(wanted)
+
+
+def pick_drafter(asked: str, model: str, folder: Path) -> Found:
+    """What drafts: as asked, else the known partner of this target, else lookup."""
+    if asked != "auto":
+        return Found(asked, "config")
+    beside = folder / "drafter"
+    if (beside / "config.json").exists():
+        return Found(str(beside), f"found beside the target in {folder.name}/drafter")
+    match = find_pair(model)
+    if match is not None:
+        pair = match.pair
+        try:
+            return Found(str(find_folder(pair.drafter)), f"the known partner of {pair.target}")
+        except ModelError as error:
+            log.info("known drafter %s is not available: %s", pair.drafter, error)
+            return Found("lookup", f"the known partner {pair.drafter} is not available here")
+    return Found("lookup", "no drafter is known for this target")
+
+
+def load_drafters(
+    wanted: Found, runner: TargetRunner, config: EngineConfig, num_pages: int
+) -> dict[str, Drafter]:
+    """The drafter asked for; a trained one has lookup beside it, and the bet chooses between them."""
+    name = str(wanted.value)
+    if name in ("", "none"):
+        return {}
+    shape = PoolShape(num_pages, config.cache.page_size)
+    folder = name if name == "lookup" else str(find_folder(name))
+    source = DraftSource(
+        dtype=runner.decoder.dtype,
+        device=runner.device,
+        layout=config.model.layout,
+        min_match=config.policy.lookup_min,
+        max_match=config.policy.lookup_max,
+    )
+    made = [make_drafter(kind, runner, shape, source) for kind in dict.fromkeys((folder, "lookup"))]
+    return {drafter.name: drafter for drafter in made}
+
+
+def size_memory(decoder: Decoder, config: EngineConfig, max_context: int) -> int:
+    """Pages: as asked, else what the memory budget holds, at most what all rows could ever use."""
+    cache = config.cache
+    if cache.num_pages:
+        return cache.num_pages
+    page_bytes = decoder.pool_spec(1, cache.page_size).page_bytes
+    most = config.scheduler.max_rows * -(-max_context // cache.page_size)
+    pages = min(int(memory_budget(decoder, cache) // page_bytes), most)
+    if pages < 1:
+        raise CapacityError(f"the memory budget does not hold one page of {page_bytes} bytes")
+    return pages
+
+
+def memory_budget(decoder: Decoder, cache: CacheConfig) -> float:
+    """Bytes for K/V."""
+    if cache.memory_gib != "auto":
+        return float(cache.memory_gib) * _GIB
+    if torch.device(decoder.device).type == "cuda":
+        free, _ = torch.cuda.mem_get_info(decoder.device)
+        return free * _GPU_SHARE
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(total * _CPU_SHARE, 4 * _GIB)
+
+
+def build_memory(num_pages: int, cache: CacheConfig) -> Memory:
+    allocator = PageAllocator(num_pages, cache.page_size)
+    index = PrefixIndex(cache.page_size, allocator) if cache.prefix_reuse else None
+    return Memory(allocator, index, cache.memory_threshold)
+
+
+def build_controller(config: EngineConfig) -> Controller:
+    policy = config.policy
+    experience = Experience(CostModel(), Ledger(policy.ledger_floor))
+    return Controller(policy.policy_name, experience, settings=settings_from(policy))
+
+
+def noise_dtype(decoder: Decoder) -> torch.dtype:
+    return torch.float64 if decoder.dtype == torch.float64 else torch.float32
+
+
+def _notes(config: EngineConfig, device: Found, wanted: Found, parts: Parts) -> dict[str, object]:
+    decoder, pool = parts.runner.decoder, parts.runner.pool
+    return {
+        "model": config.model.model,
+        "model_type": decoder.spec.model_type,
+        "device": {"value": str(decoder.device), "source": device.source},
+        "dtype": str(decoder.dtype).removeprefix("torch."),
+        "layout": str(decoder.layout),
+        "threads": torch.get_num_threads(),
+        "drafter": {"value": list(parts.drafters) or ["none"], "source": wanted.source},
+        "drafters": {name: drafter.describe() for name, drafter in parts.drafters.items()},
+        "policy": parts.controller.policy.name,
+        "max_context": parts.max_context,
+        "kv_pages": pool.spec.num_pages,
+        "kv_bytes": pool.bytes,
+    }

@@ -1,0 +1,336 @@
+"""The engine: requests in, events out, one step at a time.
+
+Holds the parts (scheduler, target, drafters, policy controller) and does what the stages of step.py ask of
+them. Not thread-safe: one thread owns it; the server's bridge hands requests over. A failing drafter costs its
+rows their bets, a failing target the requests of that step, never the engine.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Sequence as Many
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from wager.draft.base import Drafter, KeptTokens, Proposal
+from wager.engine.hindsight import Hindsight
+from wager.engine.rows import StepRow
+from wager.engine.scheduler import Hooks, Planned, Scheduler
+from wager.engine.sequence import Finish, Origin, Request, Sequence
+from wager.engine.step import run_step
+from wager.engine.telemetry import Telemetry
+from wager.errors import OutOfPages, RequestError, one_line
+from wager.nn.noise import NoiseSource
+from wager.policy import Account, Controller, Evidence, Row, needs_target_p1
+from wager.records import SamplingParams, Verdict
+from wager.target import Choices, RunResult, Sampler, TargetRunner
+from wager.text.detokenize import Detokenizer
+from wager.text.stops import StopFinder
+from wager.text.tokenizer import Tokenizer
+from wager.tree import Tree, derive_seed
+
+log = logging.getLogger("wager.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What a step gave one request. The last event of a request has `finish` set; there is exactly one."""
+
+    request_id: Hashable
+    token_ids: tuple[int, ...] = ()
+    text: str = ""
+    origins: tuple[Origin, ...] = ()
+    bet: int = 0
+    finish: Finish | None = None
+    error: str | None = None
+    sequence: Sequence | None = None
+    """The whole state, on the last event."""
+    account: Account | None = None
+
+
+@dataclass
+class Parts:
+    """What an engine is made of; assemble.py builds it from a config."""
+
+    runner: TargetRunner
+    tokenizer: Tokenizer | None
+    drafters: dict[str, Drafter]
+    controller: Controller
+    scheduler: Scheduler
+    noise: NoiseSource
+    max_context: int
+    end_ids: tuple[int, ...] = ()
+    seed: int = 0
+    notes: dict[str, object] = field(default_factory=dict)
+    """Effective values and where they came from, for doctor and banners."""
+
+
+class Engine:
+    """Runs requests."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.runner = parts.runner
+        self.drafters = parts.drafters
+        self.controller = parts.controller
+        self.scheduler = parts.scheduler
+        self.sampler = Sampler(parts.noise)
+        self.hindsight = Hindsight()
+        self.telemetry = Telemetry()
+        self.runner.feature_layers = _features(parts.drafters)
+        self.scheduler.hooks = self._hooks()
+        self._events: list[Event] = []
+        self._ended: list[tuple[Sequence, Event]] = []
+        self._arrivals = 0
+
+    # -- from outside
+
+    def add(
+        self, request_id: Hashable, prompt_ids: Many[int], params: SamplingParams, client: str = ""
+    ) -> Sequence:
+        """Queue a request. Raises RequestError or CapacityError when it can never run."""
+        if self.scheduler.find(request_id) is not None:
+            raise RequestError(f"{request_id!r} is already running", field="request_id")
+        self._check_prompt(prompt_ids)
+        seed = derive_seed(self.parts.seed, self._arrivals + 1) if params.seed is None else params.seed
+        end_ids = () if params.ignore_eos else self.parts.end_ids
+        request = Request(
+            request_id, tuple(prompt_ids), params, seed, client, (*end_ids, *params.stop_token_ids)
+        )
+        tokenizer = self.parts.tokenizer
+        sequence = Sequence(
+            request,
+            max_len=min(len(prompt_ids) + params.max_tokens, self.parts.max_context),
+            arrival=self._arrivals,
+            detokenizer=None if tokenizer is None else Detokenizer(tokenizer, after=prompt_ids),
+            stops=StopFinder(params.stop) if params.stop and tokenizer is not None else None,
+        )
+        self.scheduler.add(sequence)
+        self._arrivals += 1
+        return sequence
+
+    def abort(self, request_id: Hashable) -> bool:
+        """End a request now; its pages are free before the next step. False where it is not running."""
+        sequence = self.scheduler.find(request_id)
+        if sequence is None:
+            return False
+        self.end(sequence, Finish.ABORT)
+        self.close_ended()
+        return True
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work or bool(self._events)
+
+    def set_policy(self, name: str) -> None:
+        """Change the policy from the next step on; what was learned about costs stays."""
+        self.controller.set_policy(name)
+
+    def step(self) -> list[Event]:
+        """Run one step and return what it gave. A target that fails ends the requests of this step."""
+        try:
+            report = run_step(self) if self.scheduler.has_work else None
+        except Exception as error:
+            log.exception("step failed")
+            self._fail_running(error)
+            report = None
+        if report is not None:
+            self.telemetry.record(report)
+        events, self._events = self._events, []
+        return events
+
+    def check(self) -> None:
+        """Integrity of the page accounts; raises PageError. Cheap enough for whenever the engine is idle."""
+        memory = self.scheduler.memory
+        holders = [sequence.pages for sequence in self.scheduler.running]
+        if memory.index is not None:
+            memory.index.check()
+            holders.append(memory.index.pages())
+        memory.allocator.check(holders)
+
+    # -- asked by the stages
+
+    @property
+    def wants_p1(self) -> bool:
+        return needs_target_p1(self.controller.policy.name)
+
+    def observe_row(self, planned: Planned, num_rows: int) -> StepRow:
+        """A row as the policy may see it."""
+        sequence, whole = planned.sequence, planned.is_whole
+        view = Row(
+            sequence.request_id,
+            sequence.num_cached,
+            sequence.phase,
+            planned.num_tokens,
+            max_nodes=self.scheduler.room(planned, num_rows) if whole else 0,
+            max_depth=sequence.num_left - 1 if whole else 0,
+            target_p1=1.0 if sequence.target_p1 is None else sequence.target_p1,
+            drafters=(),
+            emits=whole,
+        )
+        row = StepRow(sequence, planned.num_tokens, whole, view)
+        if whole and view.max_depth > 0 and self.drafters:
+            row.view = view.with_drafters(self._able(row))
+        return row
+
+    def _able(self, row: StepRow) -> tuple[str, ...]:
+        if row.sequence.drafting_failed:
+            return ()
+        asked = row.draft_row()
+        return tuple(name for name, drafter in self.drafters.items() if drafter.can_draft(asked))
+
+    def propose(self, name: str, rows: list[StepRow]) -> list[Proposal | None]:
+        """Run a drafter; if it fails, its rows go on plainly and it is not asked for them again."""
+        try:
+            for row in rows:
+                self._make_room(row)
+            return self.drafters[name].draft([row.draft_row() for row in rows], self.parts.noise)
+        except Exception as error:
+            self.telemetry.drafter_failures += 1
+            log.warning("drafter %s failed, its rows go on plainly: %s", name, one_line(error))
+            for row in rows:
+                row.sequence.drafting_failed = True
+            return [None] * len(rows)
+
+    def remember(self, row: StepRow, proposal: Proposal) -> None:
+        """Keep a draft until the tokens that come show what it was worth."""
+        if row.offer.drafter is not None:
+            self.hindsight.add(row.sequence.request_id, row.offer.drafter, row.view.phase, proposal)
+
+    def fit_tree(self, row: StepRow, tree: Tree) -> Tree:
+        """Pages for the tree's nodes; a tree that does not fit loses its last, least likely nodes."""
+        sequence = row.sequence
+        base = sequence.num_cached + row.num_tokens
+        try:
+            self.scheduler.grow(sequence, base + tree.num_nodes)
+        except OutOfPages:
+            room = len(sequence.pages) * self.scheduler.memory.allocator.page_size - base
+            return tree.prefix(max(room, 0))
+        return tree
+
+    def keep(self, rows: list[StepRow], result: RunResult, kept: list[npt.NDArray[np.int64]]) -> None:
+        """Tell the drafters what now stands in the target's cache."""
+        if not self.drafters:
+            return
+        tokens = [
+            KeptTokens(
+                row.sequence.request_id,
+                row.sequence.num_cached,
+                result.row_features(i, kept[i]),
+                row.sequence.pages,
+            )
+            for i, row in enumerate(rows)
+        ]
+        for drafter in self.drafters.values():
+            drafter.keep(tokens)
+
+    def deliver(self, row: StepRow, verdict: Verdict, choices: Choices, start: int) -> list[Evidence]:
+        """Append a verdict's tokens to their sequence and tell the caller; returns ripe evidence."""
+        sequence = row.sequence
+        text_before, num_before = len(sequence.text), len(sequence.tokens)
+        row.emitted = sequence.append(verdict.accepted, verdict.target_token)
+        accepted = min(verdict.num_accepted, row.emitted)
+        sequence.stats.record(accepted, row.tree.num_nodes)
+        nodes = [0, *(node + 1 for node in verdict.path)]
+        if choices.logprobs:
+            sequence.logprobs += [choices.logprobs[start + node] for node in nodes[: row.emitted]]
+        if choices.top_p1:
+            sequence.target_p1 = choices.top_p1[start + nodes[-1]]
+        self.scheduler.serve(sequence, row.emitted)
+        tokens = sequence.tokens[num_before:]
+        evidence = self.hindsight.feed(sequence.request_id, tokens)
+        event = Event(
+            sequence.request_id,
+            tuple(tokens),
+            sequence.text[text_before:],
+            tuple(sequence.origins[-len(tokens) :]),
+            row.tree.num_nodes,
+        )
+        if sequence.finish is not None:
+            evidence += self.hindsight.close(sequence.request_id)
+            self._ended.append((sequence, event))
+            self.scheduler.finish(sequence)
+            return evidence
+        if sequence.num_output == row.emitted:
+            self.scheduler.share(sequence)  # the prompt is in the cache: others may start from it
+        self._events.append(event)
+        return evidence
+
+    def end(self, sequence: Sequence, finish: Finish, error: str | None = None) -> None:
+        """End a sequence from outside its text: an abort or a failure."""
+        if finish is Finish.ERROR:
+            self.telemetry.failed_requests += 1
+        num_sent = len(sequence.text)
+        sequence.end(finish, error)
+        self.hindsight.close(sequence.request_id)
+        self._ended.append((sequence, Event(sequence.request_id, text=sequence.text[num_sent:])))
+        self.scheduler.finish(sequence)
+
+    def close_ended(self) -> None:
+        """The terminal event of every sequence that ended, with its account: the last word on a request."""
+        for sequence, event in self._ended:
+            account = self.controller.forget(sequence.request_id)
+            sequence.stats.time_s = account.elapsed_ms / 1e3
+            sequence.stats.plain_time_s = account.plain_ms / 1e3
+            self._events.append(
+                replace(event, finish=sequence.finish, error=sequence.error, sequence=sequence, account=account)
+            )
+        self._ended.clear()
+
+    # -- own affairs
+
+    def _make_room(self, row: StepRow) -> None:
+        """Pages behind the pending tokens for what a drafter lays there; it does with less where there are none."""
+        sequence = row.sequence
+        most = sequence.num_cached + row.num_tokens + DRAFT_ROOM
+        try:
+            self.scheduler.grow(sequence, most)
+        except OutOfPages:
+            log.debug("no spare pages for the draft of %r", sequence.request_id)
+
+    def _fail_running(self, error: Exception) -> None:
+        for sequence in list(self.scheduler.running):
+            self.end(sequence, Finish.ERROR, f"the step failed: {one_line(error)}")
+        self.close_ended()
+
+    def _check_prompt(self, prompt_ids: Many[int]) -> None:
+        if not prompt_ids:
+            raise RequestError("is empty", field="prompt")
+        if len(prompt_ids) >= self.parts.max_context:
+            raise RequestError(
+                f"has {len(prompt_ids)} tokens, and the context holds {self.parts.max_context}", field="prompt"
+            )
+        vocab = self.runner.vocab_size
+        bad = next((token for token in prompt_ids if not 0 <= token < vocab), None)
+        if bad is not None:
+            raise RequestError(f"has token id {bad}, outside 0..{vocab - 1}", field="prompt")
+
+    def _hooks(self) -> Hooks:
+        drafters = self.drafters.values()
+
+        def adopt(sequence: Sequence) -> None:
+            for drafter in drafters:
+                drafter.adopt(sequence.request_id, sequence.num_cached)
+
+        def settle(sequence: Sequence, num_tokens: int) -> bool:
+            return all([d.settle(sequence.request_id, sequence.pages, num_tokens) for d in drafters])
+
+        def forget(sequence: Sequence) -> None:
+            for drafter in drafters:
+                drafter.forget(sequence.request_id)
+
+        needs = any(drafter.feature_layers for drafter in drafters)
+        return Hooks(needs, adopt, settle, forget)
+
+
+DRAFT_ROOM = 16
+"""Tokens behind the pending ones for which pages are kept while a drafter runs."""
+
+
+def _features(drafters: dict[str, Drafter]) -> tuple[int, ...]:
+    """The layers whose outputs are wanted; at most one drafter of an engine may want any."""
+    wanted = [drafter.feature_layers for drafter in drafters.values() if drafter.feature_layers]
+    assert len(wanted) <= 1, "two drafters want features"
+    return wanted[0] if wanted else ()

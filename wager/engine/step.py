@@ -1,0 +1,151 @@
+"""One step of the engine, nine stages, top to bottom. Read this first.
+
+    plan     who runs, which prompt chunks            emit     append, finish, release
+    bet      is drafting worth it, with which drafter  learn    what it cost and what it yielded
+    draft    what might come
+    arrange  which guesses to verify, now that their confidence is known
+    verify   one target pass over all rows
+    accept   which path stands
+    commit   make caches equal to the verdict
+
+A row is pending tokens plus a tree. Prefill, plain decoding and speculation are the same code with other
+numbers: there is no branch on drafter, model or policy kind here. Called by engine.py, one step at a time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wager.draft.base import Proposal
+from wager.engine.rows import StepRow, outcome_of, report_of, stacked_tokens
+from wager.engine.sequence import Finish
+from wager.engine.telemetry import StageClock, StepReport
+from wager.policy import PLAIN, Draft, Evidence, Offer, StepOutcome
+from wager.records import Verdict
+from wager.target import Choices, RunResult, judge
+from wager.tree import row_trees
+
+if TYPE_CHECKING:
+    from wager.engine.engine import Engine
+
+
+def run_step(engine: Engine) -> StepReport | None:
+    """Run one step; None when nobody can run. Afterwards every row has moved on, ended or failed."""
+    clock = StageClock()
+    rows = plan(engine)
+    clock.mark("plan")
+    if not rows:
+        return None
+    offers = bet(engine, rows)
+    clock.mark("bet")
+    proposals = draft(engine, rows, offers)
+    clock.mark("draft")
+    arrange(engine, rows, proposals)
+    clock.mark("arrange")
+    result, choices = verify(engine, rows)
+    clock.mark("verify")
+    verdicts = accept(rows, choices)
+    clock.mark("accept")
+    commit(engine, rows, result, verdicts)
+    clock.mark("commit")
+    evidence = emit(engine, rows, verdicts, choices)
+    clock.mark("emit")
+    outcome = outcome_of(rows, clock.ms, evidence)
+    learn(engine, outcome)
+    clock.mark("learn")
+    return report_of(rows, outcome, clock.ms)
+
+
+def plan(engine: Engine) -> list[StepRow]:
+    """Ask the scheduler who runs; look at each row as the policy will."""
+    planned = engine.scheduler.plan()
+    return [engine.observe_row(row, len(planned)) for row in planned]
+
+
+def bet(engine: Engine, rows: list[StepRow]) -> list[Offer]:
+    """The first decision: which rows draft, with which drafter."""
+    return engine.controller.offer([row.view for row in rows])
+
+
+def draft(engine: Engine, rows: list[StepRow], offers: list[Offer]) -> list[Proposal | None]:
+    """One pass per drafter for all rows it serves. A drafter that fails costs its rows their bet, no more."""
+    for row, offer in zip(rows, offers, strict=True):
+        row.offer = offer
+    proposals: list[Proposal | None] = [None] * len(rows)
+    for name in dict.fromkeys(offer.drafter for offer in offers if offer.drafter is not None):
+        places = [i for i, offer in enumerate(offers) if offer.drafter == name]
+        for i, proposal in zip(places, engine.propose(name, [rows[i] for i in places]), strict=True):
+            proposals[i] = proposal
+            if proposal is None:
+                rows[i].offer = PLAIN
+    return proposals
+
+
+def arrange(engine: Engine, rows: list[StepRow], proposals: list[Proposal | None]) -> None:
+    """The second decision: one forest over all rows, cut into a tree per row, with pages under every node."""
+    if all(proposal is None for proposal in proposals):
+        return
+    drafts = [
+        None if p is None else Draft(row.offer.drafter or "", len(p.token_ids), p.logprobs, p.spine_only)
+        for row, p in zip(rows, proposals, strict=True)
+    ]
+    forest = engine.controller.arrange([row.view for row in rows], drafts)
+    trees = row_trees(forest, forest.num_nodes, stacked_tokens(proposals))
+    for row, proposal, tree in zip(rows, proposals, trees, strict=True):
+        if proposal is not None:
+            engine.remember(row, proposal)
+            row.tree = engine.fit_tree(row, tree)
+
+
+def verify(engine: Engine, rows: list[StepRow]) -> tuple[RunResult, Choices]:
+    """One target pass over pending tokens and nodes, and the target's own choice at every judged place."""
+    result = engine.runner.run([row.run_row() for row in rows])
+    judged = [row.choice_row() for row in rows if row.is_judged]
+    if result.logits is None:
+        return result, Choices([], [], [], [])
+    return result, engine.sampler.choose(result.logits, judged, engine.wants_p1)
+
+
+def accept(rows: list[StepRow], choices: Choices) -> list[Verdict | None]:
+    """The one rule."""
+    return judge([row.tree if row.is_judged else None for row in rows], choices)
+
+
+def commit(engine: Engine, rows: list[StepRow], result: RunResult, verdicts: list[Verdict | None]) -> None:
+    """Move accepted paths into place, and hand the drafters the features of what now stands."""
+    kept = []
+    for row, verdict in zip(rows, verdicts, strict=True):
+        path = () if verdict is None else verdict.path
+        kept.append(np.array([*range(row.num_tokens), *(row.num_tokens + node for node in path)], np.int64))
+    engine.runner.commit(result, kept)
+    engine.keep(rows, result, kept)
+    for row, indices in zip(rows, kept, strict=True):
+        row.sequence.num_cached += len(indices)
+
+
+def emit(
+    engine: Engine, rows: list[StepRow], verdicts: list[Verdict | None], choices: Choices
+) -> list[Evidence]:
+    """Append tokens, end what ends, tell the callers; returns what earlier drafts turned out to be worth."""
+    evidence: list[Evidence] = []
+    start = 0
+    for row, verdict in zip(rows, verdicts, strict=True):
+        if not row.is_judged:
+            continue
+        if verdict is None:
+            engine.end(row.sequence, Finish.ERROR, "the model's scores are not finite numbers")
+        else:
+            row.verdict = verdict
+            evidence += engine.deliver(row, verdict, choices, start)
+        start += row.tree.num_nodes + 1
+    return evidence
+
+
+def learn(engine: Engine, outcome: StepOutcome) -> None:
+    """Let costs, ledger and policy take in what happened; forget requests that ended."""
+    engine.controller.learn(outcome)
+    engine.close_ended()
+
+

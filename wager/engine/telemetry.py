@@ -1,0 +1,75 @@
+"""What a step cost and yielded: stage times, counts, and one report per step.
+
+The nine stage names are the timer labels, metric labels and log fields everywhere. It keeps totals and hands
+each report to whoever listens; it decides nothing. Host clocks; the runner synchronises where it must.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+STAGES = ("plan", "bet", "draft", "arrange", "verify", "accept", "commit", "emit", "learn")
+
+
+class StageClock:
+    """Times the stages of one step: each `mark` ends the stage of that name and begins the next."""
+
+    __slots__ = ("_last", "ms")
+
+    def __init__(self) -> None:
+        self.ms: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def mark(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.ms[stage] = (now - self._last) * 1e3
+        self._last = now
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One step in numbers."""
+
+    num_rows: int
+    num_tokens: int
+    """Tokens in the target's pass."""
+    num_nodes: int
+    num_drafting: int
+    accepted: int
+    emitted: int
+    stage_ms: dict[str, float]
+    bets: Sequence[int] = ()
+    """Nodes by row."""
+    drafters: Sequence[str] = ()
+
+    @property
+    def total_ms(self) -> float:
+        return sum(self.stage_ms.values())
+
+
+@dataclass
+class Telemetry:
+    """Totals over all steps, and a listener for each report."""
+
+    steps: int = 0
+    emitted: int = 0
+    accepted: int = 0
+    verified: int = 0
+    drafter_failures: int = 0
+    failed_requests: int = 0
+    stage_ms: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
+    listener: Callable[[StepReport], None] | None = None
+    last: StepReport | None = None
+
+    def record(self, report: StepReport) -> None:
+        self.steps += 1
+        self.emitted += report.emitted
+        self.accepted += report.accepted
+        self.verified += report.num_nodes
+        for stage, ms in report.stage_ms.items():
+            self.stage_ms[stage] += ms
+        self.last = report
+        if self.listener is not None:
+            self.listener(report)

@@ -1,0 +1,238 @@
+"""The offline face: `LLM(model).generate(prompts, SamplingParams(...))`.
+
+Prompts are text (taken raw), token ids, or chat messages (the model's template applies). `generate` answers a
+whole batch; `stream` yields events as tokens come. One LLM owns one engine and runs it in the calling thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from wager.config import EngineConfig, with_values
+from wager.engine.assemble import build_engine
+from wager.engine.engine import Engine, Event
+from wager.engine.sequence import Sequence as Running
+from wager.errors import ModelError, RequestError, WagerError
+from wager.records import SamplingParams
+from wager.text.chat import ChatTemplate
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What speculation did for one request."""
+
+    steps: int
+    tokens_per_step: float
+    accepted: int
+    drafted: int
+    acceptance: float
+    histogram: list[int]
+    """How many drafted steps accepted 0, 1, 2, ... guesses."""
+    speedup: float | None
+    """Plain decoding's time over the time really spent, by the ledger."""
+    ledger_ms: float
+    """Time saved against plain decoding."""
+    time_s: float
+    reused: int
+    """Prompt tokens taken from shared pages."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """One finished request."""
+
+    index: int
+    prompt_ids: list[int]
+    token_ids: list[int]
+    text: str
+    finish_reason: str
+    origins: list[str]
+    stats: Stats
+    stop: str | int | None = None
+    logprobs: list[object] | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class StreamEvent:
+    """New tokens of one request; the last event has `finished` set and carries the output."""
+
+    index: int
+    token_ids: tuple[int, ...]
+    text: str
+    origins: tuple[str, ...]
+    bet: int
+    finished: bool = False
+    finish_reason: str | None = None
+    output: Output | None = field(default=None, repr=False)
+
+
+class LLM:
+    """A loaded model, its drafter and its policy."""
+
+    def __init__(
+        self,
+        model: str | None = None,
+        drafter: str | None = "auto",
+        policy: str | None = None,
+        dtype: str | None = None,
+        device: str | None = None,
+        *,
+        config: EngineConfig | None = None,
+        seed: int = 0,
+        **settings: object,
+    ) -> None:
+        """Load. `drafter`: "auto", None, "lookup" or a folder; `settings`: any field of the config by name."""
+        given = {"model": model, "policy": policy, "dtype": dtype, "device": device, **settings}
+        if drafter != "auto":
+            given["drafter"] = drafter or "none"
+        config = with_values(config or EngineConfig(), **{k: v for k, v in given.items() if v is not None})
+        self.engine: Engine = build_engine(config, seed)
+        self.config = config
+        self.chat_template = ChatTemplate.from_folder(_folder_of(config))
+        self._requests = 0
+
+    @property
+    def notes(self) -> dict[str, object]:
+        """Effective values and their sources."""
+        return self.engine.parts.notes
+
+    def set_policy(self, name: str) -> None:
+        """Change the policy, also while streaming."""
+        self.engine.set_policy(name)
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> list[Output]:
+        """Answer every prompt; outputs in the order of the prompts. A failed request has `error` set."""
+        found = [event.output for event in self.stream(prompts, params) if event.output is not None]
+        return sorted(found, key=lambda output: output.index)
+
+    def stream(
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> Iterator[StreamEvent]:
+        """Events of all prompts as they come. Closing the iterator aborts what still runs."""
+        batch = _as_batch(prompts)
+        each = _as_params(params, len(batch))
+        encoded = [self.encode(prompt) for prompt in batch]
+        ids: dict[object, int] = {}
+        try:
+            for index, (prompt_ids, own) in enumerate(zip(encoded, each, strict=True)):
+                self._requests += 1
+                request_id = f"request-{self._requests}"
+                self.engine.add(request_id, prompt_ids, own)
+                ids[request_id] = index
+            yield from self._events(ids)
+        finally:
+            for request_id in ids:
+                self.engine.abort(request_id)
+            self.engine.step() if not self.engine.scheduler.has_work else None
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt of any kind."""
+        if not isinstance(prompt, str) and all(type(part) is int for part in prompt):
+            return [int(part) for part in prompt]  # type: ignore[arg-type]
+        tokenizer = self.engine.parts.tokenizer
+        if tokenizer is None:
+            raise RequestError("is text, but the model folder has no tokenizer: give token ids", field="prompt")
+        if isinstance(prompt, str):
+            return tokenizer.encode(prompt)
+        if not all(isinstance(part, Mapping) for part in prompt):
+            raise RequestError("is neither text, nor token ids, nor chat messages", field="prompt")
+        if self.chat_template is None:
+            raise RequestError("is a chat, but the model has no chat template", field="prompt")
+        text = self.chat_template.render(list(prompt))  # type: ignore[arg-type]
+        return tokenizer.encode(text, add_special=False)
+
+    def _events(self, ids: dict[object, int]) -> Iterator[StreamEvent]:
+        open_requests = set(ids)
+        while open_requests:
+            events = self.engine.step()
+            if not events and not self.engine.scheduler.has_work:
+                raise WagerError("the engine has stopped with requests still open")
+            for event in events:
+                if event.request_id not in open_requests:
+                    continue
+                if event.finish is not None:
+                    open_requests.discard(event.request_id)
+                yield _stream_event(ids[event.request_id], event)
+
+
+def _stream_event(index: int, event: Event) -> StreamEvent:
+    output = None
+    if event.finish is not None:
+        assert event.sequence is not None
+        output = _output(index, event.sequence, event)
+    return StreamEvent(
+        index,
+        event.token_ids,
+        event.text,
+        tuple(origin.value for origin in event.origins),
+        event.bet,
+        event.finish is not None,
+        None if event.finish is None else event.finish.value,
+        output,
+    )
+
+
+def _output(index: int, sequence: Running, event: Event) -> Output:
+    stats, account = sequence.stats, event.account
+    return Output(
+        index,
+        list(sequence.request.prompt_ids),
+        sequence.output_ids,
+        sequence.text,
+        (sequence.finish or "").value if sequence.finish else "",
+        [origin.value for origin in sequence.origins],
+        Stats(
+            stats.steps,
+            stats.tokens_per_step,
+            stats.accepted,
+            stats.drafted,
+            stats.acceptance,
+            list(stats.acceptance_histogram),
+            stats.speedup,
+            account.balance_ms if account else 0.0,
+            stats.time_s,
+            sequence.num_reused,
+        ),
+        sequence.matched_stop,
+        sequence.logprobs if sequence.params.logprobs is not None else None,
+        sequence.error,
+    )
+
+
+def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt or many: text is one; a list of ids or of messages is one; a list of those is many."""
+    if isinstance(prompts, str):
+        return [prompts]
+    parts = list(prompts)
+    if not parts:
+        raise RequestError("is empty", field="prompt")
+    if all(isinstance(part, int) for part in parts) or all(isinstance(part, Mapping) for part in parts):
+        return [parts]  # type: ignore[list-item]
+    return parts  # type: ignore[return-value]
+
+
+def _as_params(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
+    if params is None:
+        return [SamplingParams()] * count
+    if isinstance(params, SamplingParams):
+        return [params] * count
+    each = list(params)
+    if len(each) != count:
+        raise RequestError(f"has {len(each)} entries for {count} prompts", field="params")
+    return each
+
+
+def _folder_of(config: EngineConfig) -> Any:
+    from wager.engine.assemble import find_folder
+
+    try:
+        return find_folder(config.model.model)
+    except ModelError:
+        return config.model.model

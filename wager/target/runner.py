@@ -1,0 +1,77 @@
+"""Run the target: one packed pass over rows of pending tokens and trees, and its scores where they are judged.
+
+Owns the decoder and its K/V pool; lends the drafter its embedding and head. It does not choose tokens
+(sampler.py), does not know requests, and changes no cache but by the pass itself and `commit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from wager.kvcache.commit import commit_path
+from wager.kvcache.pool import KVPool
+from wager.nn.models.decoder import Decoder
+from wager.target.inputs import PassInputs, RunRow, build_inputs
+
+__all__ = ["RunResult", "RunRow", "TargetRunner"]
+
+
+class RunResult(NamedTuple):
+    """What a pass gave: scores [judged, vocab] (None where nothing is judged), features [tokens, ...]."""
+
+    logits: Tensor | None
+    features: Tensor | None
+    inputs: PassInputs
+
+    def row_features(self, row: int, kept: npt.NDArray[np.int64]) -> Tensor | None:
+        """Features of a row's kept pass tokens, by their index in the row."""
+        if self.features is None:
+            return None
+        start = self.inputs.starts[row]
+        if len(kept) and kept[-1] == len(kept) - 1:
+            return self.features[start : start + len(kept)]
+        return self.features[torch.from_numpy(kept + start).to(self.features.device)]
+
+
+class TargetRunner:
+    """The target as the engine sees it."""
+
+    def __init__(self, decoder: Decoder, num_pages: int, page_size: int) -> None:
+        self.decoder = decoder
+        self.pool = KVPool(decoder.pool_spec(num_pages, page_size))
+        self.device = decoder.device
+        self.vocab_size = decoder.spec.vocab_size
+        self.hidden_size = decoder.spec.hidden_size
+        self.num_layers = decoder.spec.num_layers
+        self.feature_layers: tuple[int, ...] = ()
+        """Layers whose outputs every pass hands out; set once by the engine for its drafter."""
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        return self.decoder.embed(token_ids)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.decoder.logits(hidden)
+
+    @torch.inference_mode()
+    def run(self, rows: Sequence[RunRow]) -> RunResult:
+        """One pass. Writes the rows' K/V behind their contexts."""
+        inputs = build_inputs(rows, self.pool.spec.page_size, self.device)
+        output = self.decoder.forward(inputs.batch, self.pool, self.feature_layers)
+        logits = None
+        if inputs.judged:
+            hidden = output.hidden
+            if len(inputs.judged) < hidden.shape[0]:
+                hidden = hidden[torch.tensor(inputs.judged, device=hidden.device)]
+            logits = self.decoder.logits(hidden)
+        return RunResult(logits, output.features, inputs)
+
+    @torch.inference_mode()
+    def commit(self, result: RunResult, kept: Sequence[npt.NDArray[np.int64]]) -> int:
+        """Make the cache equal to the verdict: `kept[r]` are the pass tokens of row r that stand, ascending."""
+        return commit_path(self.pool, result.inputs.slots, kept)

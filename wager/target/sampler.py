@@ -1,0 +1,179 @@
+"""The target's own choice at every judged position: argmax of the processed, noised scores.
+
+Each node is processed for its own path: penalties count the tokens on it, minimum length its depth. The noise
+of a position is a pure function of (seed, position), so a choice does not depend on how it came to be judged:
+speculation on or off, chain or tree, alone or in a batch. Knows no trees' verdicts and no caches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from wager.nn.noise import NoiseSource
+from wager.records import SamplingParams
+from wager.tree import Tree
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceRow:
+    """What one row's choices depend on."""
+
+    params: SamplingParams
+    seed: int
+    tokens: Sequence[int]
+    """The whole sequence so far, pending tokens included; the root is the last."""
+    num_prompt: int
+    tree: Tree
+    end_ids: tuple[int, ...] = ()
+    """Tokens that end the text, held back until min_tokens."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Greedy with nothing to process: the bare argmax."""
+        p = self.params
+        return p.temperature == 0.0 and not self.has_processing
+
+    @property
+    def has_processing(self) -> bool:
+        p = self.params
+        return bool(
+            p.logit_bias
+            or p.repetition_penalty != 1.0
+            or p.presence_penalty
+            or p.frequency_penalty
+            or (self.end_ids and len(self.tokens) - self.num_prompt < p.min_tokens)
+        )
+
+
+class TopLogprobs(NamedTuple):
+    """Log-probabilities of the target's unprocessed scores at one position."""
+
+    chosen: float
+    token_ids: list[int]
+    logprobs: list[float]
+
+
+class Choices(NamedTuple):
+    """One entry per judged position, rows in order."""
+
+    tokens: list[int]
+    broken: list[bool]
+    """Whether the scores there were NaN or infinite; [] where none was."""
+    top_p1: list[float]
+    """The target's highest probability there; [] unless asked for."""
+    logprobs: list[TopLogprobs | None]
+    """[] unless a row asked for them."""
+
+
+class Sampler:
+    """Chooses tokens. `noise` is shared with the drafter."""
+
+    def __init__(self, noise: NoiseSource) -> None:
+        self.noise = noise
+
+    @torch.inference_mode()
+    def choose(self, logits: Tensor, rows: Sequence[ChoiceRow], want_p1: bool = False) -> Choices:
+        """The choice behind every judged position: per row its root, then its nodes."""
+        best, tokens = logits.max(dim=-1)
+        chosen: list[int] = tokens.tolist()
+        broken: list[bool] = []
+        if not bool(torch.isfinite(best).all()):
+            broken = (~torch.isfinite(best)).tolist()
+        start = 0
+        for row in rows:
+            stop = start + row.tree.num_nodes + 1
+            if not row.is_plain and not (broken and any(broken[start:stop])):
+                chosen[start:stop] = self._choose_row(logits[start:stop], row)
+            start = stop
+        p1 = torch.exp(best - torch.logsumexp(logits, dim=-1)).tolist() if want_p1 else []
+        return Choices(chosen, broken, p1, _logprobs(logits, rows, chosen))
+
+    def _choose_row(self, logits: Tensor, row: ChoiceRow) -> list[int]:
+        scores = logits if logits.dtype == torch.float64 else logits.float()
+        if row.has_processing:
+            scores = _processed(scores, row)
+        params = row.params
+        if params.temperature == 0.0:
+            return scores.argmax(dim=-1).tolist()
+        scores = _filtered(scores / params.temperature, params)
+        root = len(row.tokens) - 1
+        depths = [0, *row.tree.depths.tolist()]
+        noise = self.noise.rows([(row.seed, root + depth + 1) for depth in depths])
+        return (scores + noise).argmax(dim=-1).tolist()
+
+
+def _processed(scores: Tensor, row: ChoiceRow) -> Tensor:
+    """Bias, penalties and minimum length, each node for its own path."""
+    params, scores = row.params, scores.clone()
+    for index in range(scores.shape[0]):
+        path = row.tree.path_to(index - 1) if index else ()
+        _penalise(scores[index], row, [int(token) for token in path])
+        generated = len(row.tokens) - row.num_prompt + len(path)
+        if row.end_ids and generated < params.min_tokens:
+            scores[index, list(row.end_ids)] = -torch.inf
+    if params.logit_bias:
+        ids = torch.tensor(list(params.logit_bias), device=scores.device)
+        bias = torch.tensor(list(params.logit_bias.values()), dtype=scores.dtype, device=scores.device)
+        scores[:, ids] += bias
+    return scores
+
+
+def _penalise(scores: Tensor, row: ChoiceRow, path: list[int]) -> None:
+    """In place: repetition over prompt and output, presence and frequency over output alone."""
+    params = row.params
+    if params.repetition_penalty != 1.0:
+        seen = torch.tensor(sorted({*row.tokens, *path}), device=scores.device)
+        values = scores[seen]
+        penalty = params.repetition_penalty
+        scores[seen] = torch.where(values < 0, values * penalty, values / penalty)
+    if params.presence_penalty or params.frequency_penalty:
+        counts: dict[int, int] = {}
+        for token in [*row.tokens[row.num_prompt :], *path]:
+            counts[token] = counts.get(token, 0) + 1
+        if counts:
+            ids = torch.tensor(list(counts), device=scores.device)
+            times = torch.tensor(list(counts.values()), dtype=scores.dtype, device=scores.device)
+            scores[ids] -= params.frequency_penalty * times + params.presence_penalty
+
+
+def _filtered(scores: Tensor, params: SamplingParams) -> Tensor:
+    """Top-k, top-p and min-p over scaled scores: what falls out becomes -inf. The best token always stays."""
+    vocab = scores.shape[-1]
+    if 0 < params.top_k < vocab:
+        least = scores.topk(params.top_k, dim=-1).values[:, -1:]
+        scores = scores.masked_fill(scores < least, -torch.inf)
+    if params.top_p < 1.0:
+        ordered, places = scores.sort(dim=-1, descending=True, stable=True)
+        probs = ordered.softmax(dim=-1)
+        drop = probs.cumsum(dim=-1) - probs >= params.top_p
+        drop[:, 0] = False
+        scores = scores.masked_fill(drop.scatter(1, places, drop), -torch.inf)
+    if params.min_p > 0.0:
+        probs = scores.softmax(dim=-1)
+        scores = scores.masked_fill(probs < params.min_p * probs.amax(dim=-1, keepdim=True), -torch.inf)
+    return scores
+
+
+def _logprobs(logits: Tensor, rows: Sequence[ChoiceRow], chosen: list[int]) -> list[TopLogprobs | None]:
+    if all(row.params.logprobs is None for row in rows):
+        return []
+    found: list[TopLogprobs | None] = []
+    for row in rows:
+        num, start = row.tree.num_nodes + 1, len(found)
+        count = row.params.logprobs
+        if count is None:
+            found += [None] * num
+            continue
+        table = logits[start : start + num].double().log_softmax(dim=-1)
+        own = table.gather(1, torch.tensor(chosen[start : start + num], device=table.device)[:, None])[:, 0]
+        top = table.topk(min(count, table.shape[-1]), dim=-1)
+        found += [
+            TopLogprobs(*parts)
+            for parts in zip(own.tolist(), top.indices.tolist(), top.values.tolist(), strict=True)
+        ]
+    return found
