@@ -59,9 +59,8 @@ class Allowed:
 
     def _range(self) -> str:
         noun = "a whole number" if self.type is int else "a number"
-        if math.isinf(self.high):
-            return f"{noun} from {self.low:g}"
-        return f"{noun} from {self.low:g} to {self.high:g}"
+        low, high = f"{self.low:.10g}", f"{self.high:.10g}"
+        return f"{noun} from {low}" if math.isinf(self.high) else f"{noun} from {low} to {high}"
 
     def read(self, text: str) -> object:
         """The value a flag's or variable's text stands for; the text itself where it stands for none."""
@@ -226,10 +225,10 @@ class SchedulerConfig:
     )
     max_rows: int = _field(32, _whole(1, 4096), "Requests that run at once.")
     max_step_tokens: int = _field(
-        2048, _whole(1, 1 << 20), "Tokens in one pass, prompts and guesses together."
+        2048, _whole(1, 1_000_000), "Tokens in one pass, prompts and guesses together."
     )
     prefill_chunk: int = _field(
-        512, _whole(1, 1 << 20), "Most prompt tokens of one request in a pass, within max_step_tokens."
+        512, _whole(1, 1_000_000), "Most prompt tokens of one request in a pass, within max_step_tokens."
     )
     max_context: int = _field(0, _whole(0), "Longest prompt and output together; 0: the model's own limit.")
 

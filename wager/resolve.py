@@ -116,7 +116,8 @@ def resolve(
     env = env or {}
     known = {setting.name: setting for setting in settings_of(root)}
     from_file = _file_layer(file or env.get("WAGER_CONFIG"), known)
-    wanted = profile or env.get("WAGER_PROFILE") or from_file.values.pop("profile", None)
+    of_file = from_file.values.pop("profile", None)
+    wanted = profile or env.get("WAGER_PROFILE") or of_file
     layers = [_profile_layer(wanted), from_file, _env_layer(env, known), _flag_layer(flags or {}, known)]
     values: dict[str, object] = {}
     sources = {setting.key: "default" for setting in known.values()}

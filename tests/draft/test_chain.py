@@ -62,9 +62,9 @@ def pages_of(name: int, rng: np.random.Generator) -> list[int]:
     return [int(page) for page in rng.permutation(24) + 24 * name]
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", range(6))
 def test_any_history_gives_the_models_own_continuation(model: Decoder, seed: int) -> None:
-    """Accepted runs, rejections, bonus tokens that were guessed or not, zero bets, rows in and out."""
+    """Accepted runs, rejections, bonus tokens guessed or not, zero bets, pages that change hands."""
     rng = np.random.default_rng(seed)
     drafter = make(model, chunk=int(rng.choice([3, 64])))
     temperatures = (0.0, 0.9, 0.0)
@@ -83,6 +83,12 @@ def test_any_history_gives_the_models_own_continuation(model: Decoder, seed: int
             texts[row.request_id] += proposal.token_ids[:accepted, 0].tolist()
         for text in texts:
             text += [int(token) for token in rng.integers(0, VOCAB, int(rng.integers(1, 3)))]
+        if rng.random() < 0.5:
+            one, other = rng.choice(3, 2, replace=False)
+            pages[one], pages[other] = pages[other], pages[one]
+            for name in (int(one), int(other)):
+                drafter.forget(name)
+                drafter.adopt(name, len(texts[name]) // PAGE * PAGE)
 
 
 def test_a_sequence_that_is_stored_to_its_end_is_drafted_again(model: Decoder) -> None:
@@ -116,19 +122,58 @@ def test_it_stops_at_the_models_last_position(tmp_path: Path) -> None:
     assert not drafter.can_draft(DraftRow(0, [1] * 9, 1, pages))
 
 
-def test_settled_pages_serve_another_request(model: Decoder) -> None:
-    rng = np.random.default_rng(5)
+def fed_tokens(drafter: ChainDrafter, row: DraftRow, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Draft for the row, check it, and count the known tokens it took."""
+    fed, forward = [], drafter.model.forward
+    with monkeypatch.context() as patch:
+        patch.setattr(drafter.model, "forward", lambda batch, pool: fed.append(batch) or forward(batch, pool))
+        check(drafter.model, row, drafter.draft([row], NOISE)[0], 5)
+    return fed[0].num_tokens
+
+
+def test_what_a_page_holds_is_found_again(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     drafter = make(model)
-    tokens = [int(token) for token in rng.integers(0, VOCAB, 10)]
-    assert not drafter.settle(0, [], 8)
-    drafter.draft([DraftRow(0, tokens, 1, list(range(8)))], NOISE)
-    assert drafter.settle(0, list(range(2)), 8) and not drafter.settle(0, list(range(3)), 12)
+    tokens = [int(token) for token in np.random.default_rng(5).integers(0, VOCAB, 10)]
+    assert fed_tokens(drafter, DraftRow(0, tokens, 1, list(range(8))), monkeypatch) == 10
     drafter.adopt(1, 8)
-    row = DraftRow(1, [*tokens[:8], 5, 6, 7], 3, [0, 1, 20, 21, 22])
-    check(model, row, drafter.draft([row], NOISE)[0], 5)
-    drafter.forget(1)
-    row = DraftRow(1, tokens[::-1], 1, [30, 31, 32, 33])
-    check(model, row, drafter.draft([row], NOISE)[0], 5)
+    beside = DraftRow(1, [*tokens[:8], 5, 6, 7], 3, [0, 1, 20, 21, 22])
+    assert fed_tokens(drafter, beside, monkeypatch) == 3
+    drafter.forget(0)
+    drafter.adopt(0, 4)
+    assert fed_tokens(drafter, DraftRow(0, tokens, 1, list(range(8))), monkeypatch) == 2
+    # The same tokens behind another beginning are another text.
+    drafter.adopt(2, 8)
+    assert fed_tokens(drafter, DraftRow(2, [1, *tokens[1:9]], 1, [0, 1, 30, 31]), monkeypatch) == 9
+
+
+def test_pages_it_never_wrote_are_not_trusted(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter = make(model)
+    assert drafter.settle(0, [0, 1], 8)
+    drafter.adopt(0, 8)
+    assert fed_tokens(drafter, DraftRow(0, list(range(9)), 1, list(range(6))), monkeypatch) == 9
+
+
+def test_pages_that_guesses_went_through_are_not_trusted(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafter = make(model)
+    old = DraftRow(0, list(range(12)), 1, [0, 1, 2, 3, 4])
+    assert fed_tokens(drafter, old, monkeypatch) == 12
+    drafter.forget(0)
+    check(model, other := DraftRow(1, [7, 8, 9], 1, [5, 1, 2]), drafter.draft([other], NOISE)[0], 5)
+    assert fed_tokens(drafter, old, monkeypatch) == 8
+
+
+def test_guesses_that_came_true_fill_pages_for_others(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafter, pages = make(model), list(range(8))
+    row = DraftRow(0, [3, 4, 5], 1, pages)
+    guesses = drafter.draft([row], NOISE)[0].token_ids[:, 0].tolist()
+    text = [3, 4, 5, *guesses]
+    assert fed_tokens(drafter, DraftRow(0, [*text, 1], 1, pages), monkeypatch) == 2
+    drafter.adopt(1, 8)
+    assert fed_tokens(drafter, DraftRow(1, [*text, 2], 1, [0, 1, 9, 10, 11]), monkeypatch) == 1
 
 
 def test_a_smaller_vocabulary_takes_its_part_of_the_noise(tmp_path: Path) -> None:

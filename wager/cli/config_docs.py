@@ -19,8 +19,8 @@ _INTRO = """\
 
 This page is generated from the fields of `wager/config.py` by `python -m wager.cli.config_docs`.
 
-Every setting has one name in four places: a keyword of `wager.LLM(...)`, a flag, a variable of the environment
-and a key of a TOML file. Sources, each outranking those before it:
+Every setting has one name in four places: a keyword of `wager.LLM(...)`, a flag, a variable of the
+environment and a key of a TOML file. Sources, each outranking those before it:
 
 1. the default;
 2. a profile (`--profile`, else `WAGER_PROFILE`, else `profile` in the file);
@@ -28,10 +28,11 @@ and a key of a TOML file. Sources, each outranking those before it:
 4. the environment;
 5. flags.
 
-`wager doctor` shows every effective value with its source. Unknown names are refused in each of them, with the
-nearest known one. Two values of one source that contradict each other are refused, such as
-`--bod-enabled --policy fixed:3` or `--policy ema+auto --gate entropy`; between two sources the higher one wins.
-A flag that would do nothing is refused too: `--bod-max-bet` needs the policy `bod`, `--ema-margin` the gate `ema`.
+`wager doctor` shows every effective value with its source. Unknown names are refused in each of them, with
+the nearest known one. Two values of one source that contradict each other are refused, such as
+`--bod-enabled --policy fixed:3` or `--policy ema+auto --gate entropy`; between two sources the higher one
+wins. A flag that would do nothing is refused too: `--bod-max-bet` needs the policy `bod`, `--ema-margin` the
+gate `ema`.
 
 ```toml
 profile = "latency"

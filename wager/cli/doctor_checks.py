@@ -99,7 +99,7 @@ def check_drafter(config: EngineConfig, target: Target | None) -> Iterator[Findi
     yield Finding(
         "drafter folder", "ok", str(folder), "asked for" if asked != "auto" else "beside the target"
     )
-    yield from _guarded("weights of the drafter", lambda: _weights(folder))
+    yield from _guarded("drafter weights", lambda: _weights(folder, "drafter weights"))
     yield from _guarded("drafter config", lambda: _fit(folder, target))
 
 
@@ -222,7 +222,7 @@ def _target_line(target: Target) -> Finding:
     return Finding("model config", "ok", detail, str(target.folder / "config.json"))
 
 
-def _weights(folder: Path) -> Iterator[Finding]:
+def _weights(folder: Path, name: str = "weights") -> Iterator[Finding]:
     """Whether every weights file is there and whole, by its header."""
     import torch
 
@@ -231,7 +231,7 @@ def _weights(folder: Path) -> Iterator[Finding]:
     WeightReader(folder, torch.float32)
     files = sorted(folder.glob("*.safetensors"))
     size = sum(file.stat().st_size for file in files) / 2**30
-    yield Finding("weights", "ok", f"{len(files)} files, {size:.2f} GiB", str(folder))
+    yield Finding(name, "ok", f"{len(files)} files, {size:.2f} GiB", str(folder))
 
 
 def _tokenizer(folder: Path, target: Target | None) -> Iterator[Finding]:

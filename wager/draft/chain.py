@@ -1,16 +1,16 @@
 """Guesses from a small autoregressive model with the target's tokenizer, token by token, all rows together.
 
 Its K/V lie in a pool of its own at the target's slots: token i of a row at the row's i-th slot. Per request
-it knows how many stored tokens are certain and which guesses lie behind them: those that came true are
-reused, the rest is overwritten. Tokens it has not seen are caught up on when it drafts again, long stretches
-in chunks. Guesses are stored behind the known tokens, so where a row's pages end, so does its chain. Knows
-nothing of the target but its vocabulary.
+it knows how many stored tokens are certain and which guesses lie behind them (`stored.py`): those that came
+true are reused, the rest is overwritten. Tokens it has not seen are caught up on when it drafts again, long
+stretches in chunks. Guesses are stored behind the known tokens, so where a row's pages end, so does its
+chain. Knows nothing of the target but its vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from wager.draft.base import DraftRow, KeptTokens, PoolShape, Proposal, TargetFace
 from wager.draft.scores import HostTop, Span, Top, best, noised, to_host
+from wager.draft.stored import PageTexts, Stored
 from wager.errors import ConfigError, ModelError
 from wager.kvcache.pool import KVPool, PageIds, slot_ids
 from wager.nn.batch import PassBatch, PassRow
@@ -33,26 +34,6 @@ class ChainOptions:
     depth: int = 8
     ranks: int = 4
     chunk: int = 512
-
-
-@dataclass
-class Stored:
-    """What lies in the pool for one request: `certain` tokens of it, then guesses."""
-
-    certain: int = 0
-    guesses: list[int] = field(default_factory=list)
-
-    def settle_on(self, tokens: Sequence[int]) -> None:
-        """Count the guesses that came true as certain and drop the others.
-
-        At least the last token is left to be fed again: its scores are where the next guess comes from.
-        """
-        for guess in self.guesses:
-            if self.certain >= len(tokens) or tokens[self.certain] != guess:
-                break
-            self.certain += 1
-        self.certain = min(self.certain, len(tokens) - 1)
-        self.guesses = []
 
 
 class Job(NamedTuple):
@@ -93,6 +74,7 @@ class ChainDrafter:
             )
         self.model, self.vocab_size = model, model.spec.vocab_size
         self.pool = KVPool(model.pool_spec(shape.num_pages, shape.page_size))
+        self._texts = PageTexts(shape.page_size)
         self._stored: dict[Hashable, Stored] = {}
 
     def can_draft(self, row: DraftRow) -> bool:
@@ -119,12 +101,12 @@ class ChainDrafter:
         """Nothing to keep: missing tokens are read from the rows that ask."""
 
     def settle(self, request_id: Hashable, pages: PageIds, num_tokens: int) -> bool:
-        """A plain question: tokens come only with rows, so nothing can be caught up on here."""
-        stored = self._stored.get(request_id)
-        return (stored.certain if stored else 0) >= num_tokens
+        """Always: whoever starts from these pages finds out what they hold, and catches up on the rest."""
+        return True
 
     def adopt(self, request_id: Hashable, num_tokens: int) -> None:
-        self._stored[request_id] = Stored(num_tokens)
+        """What its pages hold is looked up when it drafts: they may be the target's alone."""
+        self._stored.pop(request_id, None)
 
     def forget(self, request_id: Hashable) -> None:
         self._stored.pop(request_id, None)
@@ -148,8 +130,12 @@ class ChainDrafter:
         return min(row.depth or self.options.depth, self.options.depth, room - len(row.tokens) + 1)
 
     def _job(self, place: int, row: DraftRow) -> Job:
-        stored = self._stored.setdefault(row.request_id, Stored())
-        stored.settle_on(row.tokens)
+        stored = self._stored.get(row.request_id)
+        if stored is None:
+            stored = self._stored[row.request_id] = self._texts.find(row.tokens, row.pages)
+        start = stored.certain
+        if stored.judge(row.tokens) > start:
+            self._texts.record(stored, row.tokens, row.pages, start)
         return Job(place, row, stored, self._depth(row))
 
     def _catch_up(self, jobs: Sequence[Job]) -> Tensor:
@@ -165,6 +151,8 @@ class ChainDrafter:
 
     def _feed(self, pieces: Sequence[Piece]) -> Tensor:
         """One pass over known tokens, which are certain from then on."""
+        for job, start, stop in pieces:
+            self._texts.overwrite(job.row.pages, start, stop)
         token_ids = [np.asarray(job.row.tokens[start:stop], np.int64) for job, start, stop in pieces]
         positions = [np.arange(start, stop) for _, start, stop in pieces]
         size = self.pool.spec.page_size
@@ -178,8 +166,9 @@ class ChainDrafter:
         hidden = self.model.forward(
             PassBatch(on_device[0], on_device[1], on_device[2], rows), self.pool
         ).hidden
-        for job, _, stop in pieces:
+        for job, start, stop in pieces:
             job.stored.certain = stop
+            self._texts.record(job.stored, job.row.tokens, job.row.pages, start)
         return hidden
 
     def _extend(self, jobs: Sequence[Job], hidden: Tensor, noise: NoiseSource) -> list[HostTop]:
@@ -204,10 +193,11 @@ class ChainDrafter:
         return best(noised(self.model.logits(hidden), spans, noise), self.options.ranks)
 
     def _steps(self, jobs: Sequence[Job]) -> Tensor:
-        """Positions and slots [depth - 1, 2, jobs] of the guesses to store; zero where a row has none."""
+        """Positions and slots [depth - 1, 2, jobs] where guesses will be stored; zero where none is."""
         steps = np.zeros((jobs[0].depth - 1, 2, len(jobs)), np.int64)
         for order, job in enumerate(jobs):
             start, count = len(job.row.tokens), job.depth - 1
+            self._texts.overwrite(job.row.pages, start, start + count)
             steps[:count, 0, order] = np.arange(start, start + count)
             steps[:count, 1, order] = slot_ids(job.row.pages, self.pool.spec.page_size, start, start + count)
         return torch.from_numpy(steps).to(self.model.device)

@@ -21,7 +21,8 @@ def allocate(forest: Forest, num_nodes: int, floor: int = 0) -> Forest:
     if num_nodes >= forest.num_nodes:
         return forest
     if floor <= 0 or num_nodes <= 0:
-        return take(forest, np.arange(max(num_nodes, 0)))
+        # Parents stand before their children, so a prefix is closed and keeps its numbers.
+        return Forest(*(field[: max(num_nodes, 0)] for field in forest))
     standing = _place_in_row(forest)
     while floor > 0 and int((standing < floor).sum()) > num_nodes:
         floor -= 1

@@ -12,13 +12,12 @@ step may lose. Calibrated chances come from calibration.py, costs from cost.py, 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-
-import numpy as np
+from dataclasses import dataclass, field
 
 from wager.policy.allocation import allocate
 from wager.policy.base import (
     PLAIN,
+    UNLIMITED,
     Draft,
     FloatArray,
     Offer,
@@ -75,7 +74,8 @@ class _Step:
     rate: float = 0.0
     base_tokens: int = 0
     costs: FloatArray | None = None
-    probing: bool = False
+    probing: set[str] = field(default_factory=set)
+    """Drafters that run in this step only to see whether they are worth it again."""
     expected: dict[int, float] | None = None
 
 
@@ -156,8 +156,9 @@ class Auto:
             return True
         probes = {row.phase: self._line(drafter, row.phase).probe for row in rows}
         due = [probe.due() for probe in probes.values()]  # each one counts this step
-        step.probing = any(due)
-        return step.probing
+        if any(due):
+            step.probing.add(drafter)
+        return any(due)
 
     def _may_bet(self, account: Account, start_steps: float) -> bool:
         """Whether an account bears one more step.
@@ -177,26 +178,27 @@ class Auto:
         assert costs is not None
         scores = stack_scores(drafts, lambda i, draft: self._increments(rows[i], draft))
         room = self._room(rows, drafts)
-        limits = limits_of(rows, drafts, self.config.max_nodes)
+        alone = len(rows) == 1  # then the room is its cap
+        limits = limits_of(rows, drafts, UNLIMITED if alone else self.config.max_nodes)
         forest = build_forest(
             scores,
             room,
-            row_caps=limits.row_caps if len(rows) > 1 else None,
+            row_caps=None if alone else limits.row_caps,
             max_depths=limits.max_depths,
             spine_only=limits.spine_only,
         )
         base = step.base_tokens
-        worth = np.cumsum(forest.path_probs)
+        worth = forest.path_probs.cumsum()
         values = worth - step.rate * (costs[base + 1 : base + 1 + len(worth)] - costs[base])
         num_nodes = _argmax_nodes(values)
         if num_nodes and values[num_nodes - 1] < _CHEAP and self._plain_is_stale(rows):
             num_nodes = 0
         drafted = sum(draft is not None for draft in drafts)
         floor = self.config.row_floor if len(rows) > 1 and num_nodes >= drafted else 0
-        self._note_expected(forest, num_nodes, drafts)
+        self._note_expected(forest, worth, num_nodes, drafts)
         if num_nodes:
             self.prediction = Prediction(
-                float(len(rows) + worth[num_nodes - 1]),
+                self.prediction.tokens + float(worth[num_nodes - 1]),
                 float(costs[base + num_nodes]) + self._draft_ms(rows, drafts),
             )
         return allocate(forest, num_nodes, floor)
@@ -229,7 +231,9 @@ class Auto:
             self.experience.costs.draft_ms(name, names.count(name), context_len) for name in set(names)
         )
 
-    def _note_expected(self, forest: Forest, num_nodes: int, drafts: Sequence[Draft | None]) -> None:
+    def _note_expected(
+        self, forest: Forest, worth: FloatArray, num_nodes: int, drafts: Sequence[Draft | None]
+    ) -> None:
         """Each drafted row's expected gain: its nodes' worth, less its share of what they cost."""
         step, costs = self._step, self._step.costs
         assert costs is not None
@@ -238,6 +242,9 @@ class Auto:
         price = 0.0
         if num_nodes:
             price = step.rate * float(costs[base + num_nodes] - costs[base]) / num_nodes
+        if len(drafts) == 1 and drafts[0] is not None:
+            step.expected[0] = float(worth[num_nodes - 1]) - price * num_nodes if num_nodes else 0.0
+            return
         probs, places = forest.path_probs[:num_nodes], forest.row[:num_nodes]
         for i, draft in enumerate(drafts):
             if draft is not None:
@@ -262,7 +269,7 @@ class Auto:
             line = self._line(share.offer.drafter, share.row.phase)
             gain = 0.5 * (step.expected[i] + share.accepted - price * share.num_nodes)
             line.gain.add(gain)
-            if step.probing:
+            if share.offer.drafter in step.probing:
                 draft_ms = self.experience.costs.draft_ms(share.offer.drafter, 1, share.row.context_len)
                 line.probe.result(won=gain > step.rate * draft_ms)
         for item in outcome.evidence:

@@ -72,7 +72,7 @@ class Controller:
             "bet": nodes,
             "predicted_tokens": round(predicted.tokens, 4),
             "predicted_ms": round(predicted.time_ms, 4),
-            "actual_tokens": sum(share.accepted + 1 for share in outcome.rows),
+            "actual_tokens": sum(share.accepted + share.row.emits for share in outcome.rows),
             "actual_ms": round(outcome.verify_ms + outcome.draft_ms, 4),
             "ledger_ms": round(self.experience.ledger.total.balance_ms, 4),
         }

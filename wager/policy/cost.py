@@ -57,46 +57,64 @@ NEARLY_FLAT = CostCurve({1: 1.0, 101: 2.0}, "nearly flat")
 class _Cell:
     """A robust, fading log-mean of the times seen at one size."""
 
-    __slots__ = ("count", "last", "mean", "weight")
+    __slots__ = ("count", "fitted", "last", "mean", "weight")
 
     def __init__(self, value: float, clock: int) -> None:
         self.mean = value
         self.weight = 1.0
         self.count = 1
         self.last = clock
+        self.fitted = (value, 1.0)  # mean and weight that the curve was last fitted to
 
-    def add(self, value: float, clock: int, half_life: float) -> None:
-        self.weight = min(self.faded(clock, half_life), _MAX_WEIGHT) + 1.0
+    def add(self, value: float, clock: int, half_life: float, *, shifted: bool = False) -> None:
+        self.weight = min(self.faded(clock, half_life), 1.0 if shifted else _MAX_WEIGHT) + 1.0
         self.count += 1
         self.last = clock
         if self.count == 2 and self.mean - value > _WARM_DROP:
-            self.mean = value
+            self.mean, self.weight = value, 1.0
         else:
             self.mean += (value - self.mean) / self.weight
 
     def faded(self, clock: int, half_life: float) -> float:
         return float(self.weight * 0.5 ** ((clock - self.last) / half_life))
 
+    def was_cold(self, value: float) -> bool:
+        """Whether this second sample says that the first was a cold one."""
+        return self.count == 1 and self.mean - value > _WARM_DROP
+
+    @property
+    def stale(self) -> bool:
+        """Whether the curve needs a new fit: small moves add up, and weight tells a stair from noise."""
+        mean, weight = self.fitted
+        return abs(self.mean - mean) > 0.002 or self.weight > 1.5 * weight
+
 
 _MAX_WEIGHT = 60.0
+_SHIFT_STRIKES = 3
+_REFIT = 64  # passes after which the curve is fitted again in any case: weights fade
 
 
 class _Clip:
     """Keeps one stalled step from being believed: residuals are cut at a few times their usual size.
 
-    Several cut samples in a row on the same side are a shift, not outliers, and widen the limit.
+    Several such samples in a row on the same side are a shift, not outliers: then `shifted` is True, nothing
+    is cut, and what was known should give way.
     """
 
     def __init__(self) -> None:
         self.spread = 0.1
+        self.shifted = False
         self._strikes = 0
 
     def __call__(self, residual: float, *, known: bool = True) -> float:
         limit = max(4.0 * self.spread, 0.1) if known else _FIRST_CLIP
-        limit *= 2.0 ** max(0, abs(self._strikes) - 2)
+        self.shifted = False
         if abs(residual) > limit:
             same_side = residual * self._strikes > 0
             self._strikes = (self._strikes if same_side else 0) + (1 if residual > 0 else -1)
+            self.shifted = abs(self._strikes) >= _SHIFT_STRIKES
+            if self.shifted:
+                return residual
             residual = math.copysign(limit, residual)
         else:
             self._strikes = 0
@@ -117,8 +135,10 @@ class RobustTime:
         return math.exp(self._cell.mean)
 
     def observe(self, time_ms: float) -> None:
-        mean = self._cell.mean
-        self._cell.add(mean + self._clip(math.log(time_ms) - mean), self._cell.last + 1, 400.0)
+        mean, value = self._cell.mean, math.log(time_ms)
+        if not self._cell.was_cold(value):
+            value = mean + self._clip(value - mean)
+        self._cell.add(value, self._cell.last + 1, 400.0, shifted=self._clip.shifted)
 
 
 class CostTable:
@@ -147,7 +167,7 @@ class CostTable:
         self._clock += 1
         value = math.log(time_ms)
         cell = self._cells.get(num_tokens)
-        if self._cells:
+        if self._cells and not (cell and cell.was_cold(value)):
             expected = math.log(self.table()[num_tokens])
             value = expected + self._clip(value - expected, known=cell is not None)
         if cell is None:
@@ -155,9 +175,8 @@ class CostTable:
             self.largest = max(self.largest, num_tokens)
             self._curve = None
             return
-        before = cell.mean
-        cell.add(value, self._clock, self._half_life)
-        if abs(cell.mean - before) > 0.002:
+        cell.add(value, self._clock, self._half_life, shifted=self._clip.shifted)
+        if cell.stale or self._clock % _REFIT == 0:
             self._curve = None
 
     def count(self, num_tokens: int) -> int:
@@ -176,6 +195,8 @@ class CostTable:
         sizes = np.array(sorted(self._cells))
         cells = [self._cells[size] for size in sizes.tolist()]
         weights = np.array([cell.faded(self._clock, self._half_life) for cell in cells])
+        for cell in cells:
+            cell.fitted = (cell.mean, cell.weight)
         means = np.array([cell.mean for cell in cells])
         logs = self._prior[sizes] + _supported(
             _LOG_SIZES[sizes], means - self._prior[sizes], weights, self._clip.spread

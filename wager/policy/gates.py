@@ -85,9 +85,9 @@ class EmaGate(_Gate):
     def learn(self, outcome: StepOutcome) -> None:
         super().learn(outcome)
         drafted = any(share.offer.drafter is not None for share in outcome.rows)
-        if not drafted or not outcome.rows:
-            return
         rows = [share.row for share in outcome.rows]
+        if not drafted or not all(row.emits for row in rows):
+            return
         plain_ms = self.experience.costs.plain_ms(len(rows), longest_context(rows))
         emitted = sum(share.accepted + 1 for share in outcome.rows) / len(rows)
         # A stall must not flip the verdict: no step counts as worse than a quarter of plain speed.

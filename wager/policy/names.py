@@ -95,7 +95,7 @@ def _no_argument(kind: str, argument: str) -> None:
 
 
 def _count(kind: str, argument: str) -> int:
-    if not argument.isdecimal() or int(argument) > _MOST_NODES:
+    if not argument.isdecimal() or len(argument) > 6 or int(argument) > _MOST_NODES:
         raise ConfigError(
             "policy", f"{kind}:{argument}", f"{kind}:N with a whole number N from 0 to {_MOST_NODES}"
         )

@@ -1,0 +1,104 @@
+"""Records: what a request may ask for."""
+
+import pickle
+from dataclasses import FrozenInstanceError, fields
+
+import pytest
+
+from wager.errors import RequestError
+from wager.records import MAX_LOGPROBS, MAX_STOPS, SamplingParams, Verdict
+
+
+def test_a_verdicts_readouts() -> None:
+    verdict = Verdict(accepted=(5, 6), path=(0, 3), target_token=7, num_drafted=4)
+    assert (verdict.num_accepted, verdict.emitted) == (2, (5, 6, 7))
+
+
+def test_the_defaults_are_allowed_and_frozen() -> None:
+    params = SamplingParams()
+    assert params.is_greedy and not SamplingParams(temperature=0.7).is_greedy
+    assert all(one.metadata["help"].endswith(".") for one in fields(params))
+    with pytest.raises(FrozenInstanceError):
+        params.top_k = 3  # type: ignore[misc]
+
+
+def test_values_are_brought_into_one_form() -> None:
+    params = SamplingParams(
+        temperature=1,
+        stop="end",  # type: ignore[arg-type]
+        stop_token_ids=[3, 4],  # type: ignore[arg-type]
+        logit_bias={5: 2},
+    )
+    assert isinstance(params.temperature, float)
+    assert params.stop == ("end",)
+    assert params.stop_token_ids == (3, 4)
+    assert params.logit_bias == {5: 2.0}
+    assert SamplingParams(stop=["a", "b"]).stop == ("a", "b")  # type: ignore[arg-type]
+    assert SamplingParams(stop=None).stop == ()  # type: ignore[arg-type]
+    assert SamplingParams(logit_bias={}).logit_bias is None
+    assert pickle.loads(pickle.dumps(params)) == params
+
+
+def test_the_callers_own_mapping_is_not_kept() -> None:
+    bias = {5: 2.0}
+    params = SamplingParams(logit_bias=bias)
+    bias[6] = 1.0
+    assert params.logit_bias == {5: 2.0}
+
+
+NAN, INF = float("nan"), float("inf")
+BAD = [
+    ("max_tokens", 0),
+    ("max_tokens", 1.0),
+    ("max_tokens", True),
+    ("max_tokens", None),
+    ("temperature", -0.1),
+    ("temperature", NAN),
+    ("temperature", INF),
+    ("temperature", "1"),
+    ("temperature", True),
+    ("top_k", -1),
+    ("top_p", 0),
+    ("top_p", 1.01),
+    ("top_p", NAN),
+    ("min_p", 2),
+    ("min_p", -1),
+    ("seed", 1.5),
+    ("seed", 1 << 64),
+    ("seed", False),
+    ("stop", [""]),
+    ("stop", ""),
+    ("stop", [3]),
+    ("stop", 3),
+    ("stop", {"a": 1}),
+    ("stop", ["x"] * (MAX_STOPS + 1)),
+    ("stop_token_ids", [-1]),
+    ("stop_token_ids", ["1"]),
+    ("stop_token_ids", 7),
+    ("stop_token_ids", "12"),
+    ("min_tokens", -1),
+    ("min_tokens", 1000),
+    ("ignore_eos", 1),
+    ("logprobs", -1),
+    ("logprobs", True),
+    ("logprobs", MAX_LOGPROBS + 1),
+    ("repetition_penalty", 0),
+    ("repetition_penalty", NAN),
+    ("presence_penalty", 3),
+    ("frequency_penalty", -3),
+    ("logit_bias", {"5": 1.0}),
+    ("logit_bias", {5: NAN}),
+    ("logit_bias", {5: 101}),
+    ("logit_bias", {-5: 1}),
+    ("logit_bias", [5]),
+    ("priority", 0.5),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), BAD)
+def test_a_bad_value_is_refused_by_name(field: str, value: object) -> None:
+    with pytest.raises(RequestError) as caught:
+        SamplingParams(**{field: value})  # type: ignore[arg-type]
+    assert caught.value.field == field
+    assert str(caught.value).startswith(f"{field}: ")
+    assert "\n" not in str(caught.value)

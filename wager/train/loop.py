@@ -1,0 +1,219 @@
+"""The training loop that target and drafter share: optimiser, schedule, checkpoints, resume, progress.
+
+It knows only a loss function over a batch of rows; what is learned is the caller's business. Every random
+choice comes from the seed and the update's number, so a resumed run continues as an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from wager.errors import InputError
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How long and how fast to learn."""
+
+    updates: int = 1000
+    batch_rows: int = 32
+    lr: float = 2e-3
+    warm_up: int = 50
+    end_lr: float = 0.05
+    """The last learning rate, as a part of `lr`."""
+    weight_decay: float = 0.1
+    clip: float = 1.0
+    seed: int = 0
+    checkpoint_every: int = 0
+    report_every: int = 50
+    evaluate_every: int = 0
+    mixed_precision: bool = True
+    optimizer: str = "adamw"
+    max_seconds: float = 0.0
+    """Stop the schedule at this time: the learning rate then falls by elapsed time instead of updates."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where training stands."""
+
+    update: int
+    updates: int
+    loss: float
+    lr: float
+    rows_per_s: float
+    elapsed_s: float
+    evaluation: dict[str, float] | None = None
+
+
+Loss = Callable[[Tensor, torch.Generator], Tensor]
+Report = Callable[[Progress], None]
+
+
+class Batches:
+    """Rows of a packed corpus in an order that is a pure function of (seed, update)."""
+
+    def __init__(self, rows: npt.NDArray[np.int32], batch_rows: int, seed: int) -> None:
+        if len(rows) == 0:
+            raise InputError("holds no rows to train on", field="corpus")
+        self.rows = rows
+        self.batch_rows = min(batch_rows, len(rows))
+        self.seed = seed
+        self._epoch = -1
+        self._order: npt.NDArray[np.int64] = np.empty(0, np.int64)
+
+    def at(self, update: int) -> npt.NDArray[np.int32]:
+        per_epoch = len(self.rows) // self.batch_rows
+        epoch, place = divmod(update, per_epoch)
+        if epoch != self._epoch:
+            self._order = np.random.default_rng((self.seed, epoch)).permutation(len(self.rows))
+            self._epoch = epoch
+        return self.rows[self._order[place * self.batch_rows : (place + 1) * self.batch_rows]]
+
+
+class Optimizers:
+    """AdamW for all, or Muon for the matrices of the layers and AdamW for the rest."""
+
+    def __init__(self, module: nn.Module, config: TrainConfig) -> None:
+        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        matrices = [p for name, p in named if p.ndim == 2 and "layers." in name]
+        others = [p for name, p in named if not (p.ndim == 2 and "layers." in name)]
+        betas = (0.9, 0.95)
+        if config.optimizer == "muon":
+            muon = torch.optim.Muon(
+                matrices, lr=config.lr, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw"
+            )
+            self.all = [muon, torch.optim.AdamW(others, lr=config.lr, betas=betas, weight_decay=0.0)]
+        else:
+            groups = [
+                {"params": matrices, "weight_decay": config.weight_decay},
+                {"params": others, "weight_decay": 0.0},
+            ]
+            self.all = [torch.optim.AdamW(groups, lr=config.lr, betas=betas)]
+
+    def step(self, lr: float) -> None:
+        for optimizer in self.all:
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    def state(self) -> list[dict[str, object]]:
+        return [optimizer.state_dict() for optimizer in self.all]
+
+    def load(self, states: list[dict[str, object]]) -> None:
+        for optimizer, state in zip(self.all, states, strict=True):
+            optimizer.load_state_dict(state)
+
+
+@dataclass
+class Trainer:
+    """Runs updates on one module."""
+
+    module: nn.Module
+    loss: Loss
+    rows: npt.NDArray[np.int32]
+    config: TrainConfig
+    device: torch.device
+    report: Report | None = None
+    evaluate: Callable[[], dict[str, float]] | None = None
+    checkpoint: Path | None = None
+
+    def run(self) -> float:
+        """Train to the end, from a checkpoint where there is one; returns the last smoothed loss."""
+        config = self.config
+        batches = Batches(self.rows, config.batch_rows, config.seed)
+        optimizers = Optimizers(self.module, config)
+        start = self._resume(optimizers)
+        began, smoothed = time.perf_counter(), math.nan
+        losses: list[Tensor] = []
+        for update in range(start, config.updates):
+            elapsed = time.perf_counter() - began
+            share = update / config.updates
+            if config.max_seconds:
+                share = max(share, elapsed / config.max_seconds)
+            if share >= 1.0:
+                break
+            lr = config.lr * _schedule(update, share, config)
+            losses.append(self._update(batches.at(update), update, optimizers, lr))
+            done = update + 1
+            if done % config.report_every == 0 or done == config.updates:
+                smoothed = float(torch.stack(losses).mean())
+                losses.clear()
+                if not math.isfinite(smoothed):
+                    raise InputError(f"the loss became {smoothed} at update {done}", field="lr")
+                self._tell(done, smoothed, lr, time.perf_counter() - began, done - start)
+            if config.checkpoint_every and done % config.checkpoint_every == 0:
+                self._save(done, optimizers)
+        return smoothed
+
+    def _update(
+        self, batch: npt.NDArray[np.int32], update: int, optimizers: Optimizers, lr: float
+    ) -> Tensor:
+        config = self.config
+        generator = torch.Generator().manual_seed((config.seed * 1_000_003 + update) & 0x7FFFFFFF)
+        tokens = torch.from_numpy(batch.astype(np.int64)).to(self.device, non_blocking=True)
+        kind = self.device.type
+        enabled = config.mixed_precision and kind == "cuda"
+        with torch.autocast(kind, torch.bfloat16, enabled=enabled):
+            loss = self.loss(tokens, generator)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.module.parameters(), config.clip)
+        optimizers.step(lr)
+        return loss.detach()
+
+    def _tell(self, done: int, loss: float, lr: float, elapsed: float, count: int) -> None:
+        due = self.evaluate is not None and self.config.evaluate_every > 0
+        found = None
+        if due and (done % self.config.evaluate_every == 0 or done == self.config.updates):
+            assert self.evaluate is not None
+            found = self.evaluate()
+        if self.report is not None:
+            speed = count * self.config.batch_rows / max(elapsed, 1e-9)
+            self.report(Progress(done, self.config.updates, loss, lr, speed, elapsed, found))
+
+    def _save(self, done: int, optimizers: Optimizers) -> None:
+        if self.checkpoint is None:
+            return
+        self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        state = {"update": done, "module": self.module.state_dict(), "optimizers": optimizers.state()}
+        waiting = self.checkpoint.with_suffix(".tmp")
+        torch.save(state, waiting)
+        waiting.replace(self.checkpoint)
+
+    def _resume(self, optimizers: Optimizers) -> int:
+        if self.checkpoint is None or not self.checkpoint.exists():
+            return 0
+        try:
+            state = torch.load(self.checkpoint, map_location=self.device, weights_only=True)
+            self.module.load_state_dict(state["module"])
+            optimizers.load(state["optimizers"])
+            return int(state["update"])
+        except Exception as error:
+            raise InputError(f"{self.checkpoint} is not a checkpoint of this run: {error}", field="checkpoint") from error
+
+
+def _schedule(update: int, share: float, config: TrainConfig) -> float:
+    """Linear warm-up, then a cosine down to `end_lr`."""
+    if update < config.warm_up:
+        return (update + 1) / config.warm_up
+    return config.end_lr + (1.0 - config.end_lr) * 0.5 * (1.0 + math.cos(math.pi * share))
+
+
+def progress_lines(progress: Progress) -> Iterator[str]:
+    """A report as text."""
+    yield (
+        f"update {progress.update}/{progress.updates}  loss {progress.loss:.4f}  lr {progress.lr:.2e}  "
+        f"{progress.rows_per_s:.0f} rows/s  {progress.elapsed_s:.0f} s"
+    )
+    if progress.evaluation:
+        yield "  " + "  ".join(f"{name} {value:.3f}" for name, value in progress.evaluation.items())

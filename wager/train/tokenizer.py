@@ -1,0 +1,81 @@
+"""The demo pair's tokenizer: byte-level BPE, the chat marks as special tokens, and its chat template.
+
+Splits digits one by one, so that arithmetic is regular. Writes a Hugging Face folder (tokenizer.json,
+tokenizer_config.json, chat template). Math answers put their reasoning into the think span: `with_thinking`
+rewrites a worked solution so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+END_OF_TEXT, END_OF_TURN, MASK, PAD = "<|endoftext|>", "<|end|>", "<|mask|>", "<|pad|>"
+ROLES = ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
+THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
+SPECIALS = (END_OF_TEXT, *ROLES, END_OF_TURN, THINK_OPEN, THINK_CLOSE, MASK, PAD)
+
+CHAT_TEMPLATE = """\
+{%- if tools %}<|system|>
+You can call these functions:
+{{ tools | tojson }}
+{% endif %}
+{%- for message in messages %}<|{{ message.role }}|>
+{{ message.content }}
+{% if message.role == 'assistant' %}<|end|>
+{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|assistant|>
+{% if enable_thinking is defined and enable_thinking %}<think>
+{% elif enable_thinking is defined %}<think>
+</think>
+{% endif %}
+{%- endif %}"""
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int = 8192) -> tokenizers.Tokenizer:
+    """A byte-level BPE of `vocab_size` words, specials included."""
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIALS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: tokenizers.Tokenizer, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": END_OF_TURN,
+        "pad_token": PAD,
+        "mask_token": MASK,
+        "additional_special_tokens": [*ROLES, END_OF_TEXT, THINK_OPEN, THINK_CLOSE],
+        "chat_template": CHAT_TEMPLATE,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": 2048,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=1), encoding="utf-8")
+
+
+def with_thinking(text: str) -> str:
+    """A worked solution with its reasoning inside the think span; unchanged where it does not look like one."""
+    mark = f"{ROLES[2]}\n"
+    start = text.find(mark)
+    end = text.rfind("\nThe answer is ")
+    if start < 0 or end <= start + len(mark) or text.count(ROLES[2]) != 1:
+        return text
+    body = start + len(mark)
+    return f"{text[:body]}{THINK_OPEN}\n{text[body:end]}\n{THINK_CLOSE}{text[end:]}"
