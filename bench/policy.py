@@ -28,6 +28,7 @@ from wager.trace import (
     plan,
     select,
 )
+from wager.trace.simulate import Progress
 
 POLICIES = (
     "auto",
@@ -83,6 +84,7 @@ def entries(condition: str, runs: Sequence[Run]) -> list[Entry]:
             entry["best_fixed"] = cell.detail
         elif cell.policy == "auto":
             entry["auto_drafted_share"] = round(cell.drafted_steps / cell.steps, 4)
+            entry["auto_step_by_step"] = round(run.replay.speedup, 4)
             entry["auto_mean_nodes"] = round(cell.mean_nodes, 2)
             entry["auto_ledger_min_ms"] = round(cell.ledger_min, 2)
     return list(found.values())
@@ -98,7 +100,7 @@ def measure(traces: Path, seed: int) -> list[Entry]:
     return found
 
 
-def _progress(condition: str, comparison: Comparison):  # type: ignore[no-untyped-def]
+def _progress(condition: str, comparison: Comparison) -> Progress:
     step = max(comparison.num_cells // 10, 1)
 
     def show(done: int, total: int, _label: str) -> None:
@@ -106,6 +108,17 @@ def _progress(condition: str, comparison: Comparison):  # type: ignore[no-untype
             print(f"{condition}: {done} of {total} cells", file=sys.stderr, flush=True)
 
     return show
+
+
+def show(found: Sequence[Entry]) -> None:
+    """A line per condition."""
+    for one in summaries(found):
+        print(
+            f"{one['condition']:<7} {one['cells']} cells: "
+            f"auto/ar at least {one['min_auto_over_plain']:.3f} ({one['min_auto_over_plain_at']}), "
+            f"auto/best-fixed at least {one['min_auto_over_best_fixed']:.3f} "
+            f"({one['min_auto_over_best_fixed_at']}), mean {one['mean_auto_over_best_fixed']:.3f}"
+        )
 
 
 def main() -> None:
@@ -129,8 +142,7 @@ def main() -> None:
         }
         path = write_result("policy", config, {"summary": summaries(found), "cells": found}, options.json)
         print(f"written to {path}")
-        for line in summaries(found):
-            print(line)
+        show(found)
     if options.docs:
         for page in rewrite_pages(options.json):
             print(f"rewrote the tables of {page}")

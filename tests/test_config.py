@@ -99,7 +99,7 @@ def test_with_values_changes_only_what_it_names() -> None:
     assert (config.cache.page_size, config.policy.policy, config.threads) == (64, "ar", 3)
     assert config.scheduler == EngineConfig().scheduler
     assert EngineConfig().cache.page_size != 64
-    assert with_values(config, **{}) == config
+    assert with_values(config) == config
 
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:
@@ -184,7 +184,9 @@ def write(folder: Path, text: str) -> Path:
 
 def test_sources_outrank_each_other_and_are_named(tmp_path: Path) -> None:
     file = write(
-        tmp_path, "threads = 2\n[cache]\npage_size = 8\nmemory_gib = 3\n[scheduler]\nmax_rows = 2\nprefill_chunk = 64\n"
+        tmp_path,
+        "threads = 2\n[cache]\npage_size = 8\nmemory_gib = 3\n"
+        "[scheduler]\nmax_rows = 2\nprefill_chunk = 64\n",
     )
     env = {"WAGER_MAX_ROWS": "3", "WAGER_PREFILL_CHUNK": "65", "HOME": "elsewhere"}
     found = resolve(file, env, {"prefill_chunk": "66", "order": None}, "low-memory")
@@ -209,7 +211,9 @@ def test_nothing_given_is_all_defaults() -> None:
 @pytest.mark.parametrize("name", sorted(PROFILES))
 def test_a_profile_sets_what_it_lists(name: str) -> None:
     found = resolve(profile=name)
-    assert {row.setting.name: row.value for row in found.rows() if row.source == f"profile {name}"} == PROFILES[name]
+    assert {
+        row.setting.name: row.value for row in found.rows() if row.source == f"profile {name}"
+    } == PROFILES[name]
     assert found.config != EngineConfig()
 
 

@@ -10,7 +10,13 @@ from wager.pairs import PAIRS, Pair, drafter_beside, find_pair
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.target)
 def test_every_target_finds_its_own_pair_in_any_spelling(pair: Pair) -> None:
     last = pair.target.partition("/")[2]
-    for name in (pair.target, last, pair.target.upper(), f"models--{pair.target.replace('/', '--')}", last + "/"):
+    for name in (
+        pair.target,
+        last,
+        pair.target.upper(),
+        f"models--{pair.target.replace('/', '--')}",
+        last + "/",
+    ):
         match = find_pair(name)
         assert match is not None and match.pair == pair and match.exact, name
 

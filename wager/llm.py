@@ -95,6 +95,9 @@ class LLM:
         self.config = config
         self.chat_template = ChatTemplate.from_folder(_folder_of(config))
         self._requests = 0
+        self._open: set[object] = set()
+        self._unread: list[Event] = []
+        """Events of other streams than the one that ran the step."""
 
     @property
     def notes(self) -> dict[str, object]:
@@ -126,11 +129,15 @@ class LLM:
                 request_id = f"request-{self._requests}"
                 self.engine.add(request_id, prompt_ids, own)
                 ids[request_id] = index
+            self._open |= ids.keys()
             yield from self._events(ids)
         finally:
+            self._open -= ids.keys()
             for request_id in ids:
                 self.engine.abort(request_id)
-            self.engine.step() if not self.engine.scheduler.has_work else None
+            self._unread = [event for event in self._unread if event.request_id in self._open]
+            if not self.engine.scheduler.has_work:
+                self._read_step()  # nothing runs: only takes away the last words of what was aborted
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt of any kind."""
@@ -151,15 +158,22 @@ class LLM:
     def _events(self, ids: dict[object, int]) -> Iterator[StreamEvent]:
         open_requests = set(ids)
         while open_requests:
-            events = self.engine.step()
-            if not events and not self.engine.scheduler.has_work:
-                raise WagerError("the engine has stopped with requests still open")
-            for event in events:
-                if event.request_id not in open_requests:
-                    continue
+            mine = [event for event in self._unread if event.request_id in ids]
+            if not mine:
+                self._read_step()
+                continue
+            self._unread = [event for event in self._unread if event.request_id not in ids]
+            for event in mine:
                 if event.finish is not None:
                     open_requests.discard(event.request_id)
                 yield _stream_event(ids[event.request_id], event)
+
+    def _read_step(self) -> None:
+        """Run a step; its events wait for the streams they belong to."""
+        events = self.engine.step()
+        if self._open and not events and not self.engine.scheduler.has_work and not self._unread:
+            raise WagerError("the engine has stopped with requests still open")
+        self._unread += [event for event in events if event.request_id in self._open]
 
 
 def _stream_event(index: int, event: Event) -> StreamEvent:

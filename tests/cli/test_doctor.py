@@ -77,7 +77,15 @@ def test_an_old_or_absent_package_is_a_failure(monkeypatch: pytest.MonkeyPatch, 
 
 def test_a_whole_pair_fits(pair: Path, examine: Any) -> None:
     report = examine(pair)
-    fit = {"hidden size", "layer ids", "target layers", "vocabulary", "mask token", "rope theta", "block size"}
+    fit = {
+        "hidden size",
+        "layer ids",
+        "target layers",
+        "vocabulary",
+        "mask token",
+        "rope theta",
+        "block size",
+    }
     assert fit <= report.named("ok")
     assert report.named("warn") == {"tokenizer"}
     assert report.status == 1

@@ -8,7 +8,15 @@ import pytest
 
 from wager.cli import main
 from wager.cli.config_docs import config_page
-from wager.cli.flags import config_flags, flagged, resolved, sampling_flags, sampling_params, source_flags, taken
+from wager.cli.flags import (
+    config_flags,
+    flagged,
+    resolved,
+    sampling_flags,
+    sampling_params,
+    source_flags,
+    taken,
+)
 from wager.config import EngineConfig, settings_of
 from wager.errors import ConfigError, RequestError
 from wager.records import SamplingParams

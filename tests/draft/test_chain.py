@@ -141,9 +141,10 @@ def test_what_a_page_holds_is_found_again(model: Decoder, monkeypatch: pytest.Mo
     drafter.forget(0)
     drafter.adopt(0, 4)
     assert fed_tokens(drafter, DraftRow(0, tokens, 1, list(range(8))), monkeypatch) == 2
-    # The same tokens behind another beginning are another text.
-    drafter.adopt(2, 8)
-    assert fed_tokens(drafter, DraftRow(2, [1, *tokens[1:9]], 1, [0, 1, 30, 31]), monkeypatch) == 9
+    # Pages of two texts: the second holds the right tokens, but behind another beginning.
+    fed_tokens(drafter, DraftRow(2, list(range(5)), 1, [30, 31, 32]), monkeypatch)
+    mixed = DraftRow(3, [*range(4), *tokens[4:8], 1], 1, [30, 1, 40, 41])
+    assert fed_tokens(drafter, mixed, monkeypatch) == 5
 
 
 def test_pages_it_never_wrote_are_not_trusted(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,15 +154,30 @@ def test_pages_it_never_wrote_are_not_trusted(model: Decoder, monkeypatch: pytes
     assert fed_tokens(drafter, DraftRow(0, list(range(9)), 1, list(range(6))), monkeypatch) == 9
 
 
-def test_pages_that_guesses_went_through_are_not_trusted(
-    model: Decoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_written_since_are_not_trusted(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     drafter = make(model)
     old = DraftRow(0, list(range(12)), 1, [0, 1, 2, 3, 4])
     assert fed_tokens(drafter, old, monkeypatch) == 12
     drafter.forget(0)
     check(model, other := DraftRow(1, [7, 8, 9], 1, [5, 1, 2]), drafter.draft([other], NOISE)[0], 5)
     assert fed_tokens(drafter, old, monkeypatch) == 8
+
+
+def test_after_a_failed_pass_nothing_it_wrote_is_trusted(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafter, forward = make(model), model.forward
+    old = DraftRow(0, list(range(12)), 1, [0, 1, 2, 3, 4])
+    assert fed_tokens(drafter, old, monkeypatch) == 12
+    drafter.forget(0)
+    new = DraftRow(1, [9, 8, 7, 6, 5], 1, [2, 7, 8])
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "forward", lambda batch, pool: forward(batch, pool) and 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            drafter.draft([new], NOISE)
+    assert fed_tokens(drafter, old, monkeypatch) == 4
+    drafter.forget(0)
+    check(model, new, drafter.draft([new], NOISE)[0], 5)
 
 
 def test_guesses_that_came_true_fill_pages_for_others(
@@ -176,10 +192,24 @@ def test_guesses_that_came_true_fill_pages_for_others(
     assert fed_tokens(drafter, DraftRow(1, [*text, 2], 1, [0, 1, 9, 10, 11]), monkeypatch) == 1
 
 
+def test_a_page_whose_last_token_is_fed_again_is_still_found(
+    model: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafter = make(model)
+    row = DraftRow(0, list(range(8)), 1, list(range(6)))
+    assert [fed_tokens(drafter, row, monkeypatch) for _ in range(2)] == [8, 1]
+    assert fed_tokens(drafter, DraftRow(1, [*range(8), 3], 1, [0, 1, 9, 10, 11]), monkeypatch) == 1
+
+
 def test_a_smaller_vocabulary_takes_its_part_of_the_noise(tmp_path: Path) -> None:
     model = chain_model(tmp_path, **SMALL, vocab_size=61)
     row = DraftRow(0, [5, 6, 60], 1, [1, 2, 3], temperature=0.7, seed=9)
-    check(model, row, make(model).draft([row], NOISE)[0], 5)
+    drafter = make(model)
+    check(model, row, drafter.draft([row], NOISE)[0], 5)
+    unknown = DraftRow(1, [5, 61, 6], 1, [11, 12, 13])
+    assert drafter.draft([unknown, row], NOISE)[0] is None
+    longer = DraftRow(1, [5, 61, 6, 7], 1, [11, 12, 13])
+    assert drafter.draft([longer, row], NOISE)[0] is None
 
 
 def test_misfits_are_refused_by_name(tmp_path: Path, model: Decoder) -> None:

@@ -10,10 +10,12 @@ from collections import Counter
 from random import Random
 
 import pytest
+import torch
 
 from tests.equivalence.world import VOCAB, World, is_clean, make_engine
 from wager.engine.engine import Engine, Event
 from wager.engine.sequence import Finish
+from wager.nn.noise import NoiseSource
 from wager.records import SamplingParams
 
 POLICIES = ("fixed:3", "tree:10", "auto", "ar", "bod", "ema+fixed:4", "entropy+tree:6")
@@ -95,6 +97,8 @@ def test_a_thousand_requests_leave_nothing_behind(
     world: World, drafter: str, order: str, count: int
 ) -> None:
     engine = make_engine(world, drafter, "tree:6", order=order, **TIGHT)
+    # The memory of noise rows fills up to a bound that this run would not reach: a small one does at once.
+    engine.parts.noise = engine.sampler.noise = NoiseSource(VOCAB, dtype=torch.float64, capacity=256)
     crowd = Crowd(engine, seed=len(drafter))
     crowd.send(count // 2)
     gc.collect()
@@ -112,4 +116,4 @@ def test_a_thousand_requests_leave_nothing_behind(
     assert min(crowd.finishes[kind] for kind in (Finish.STOP, Finish.LENGTH, Finish.ABORT)) > 10
     assert engine.scheduler.num_preemptions > 20
     assert engine.telemetry.accepted > 100 and engine.telemetry.drafter_failures == 0
-    assert growth < 400_000
+    assert growth < 300_000

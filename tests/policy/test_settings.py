@@ -29,7 +29,10 @@ CONFIG = PolicyConfig(
 def test_the_configurations_defaults_are_the_policies_own() -> None:
     assert settings_from(PolicyConfig()) == PolicySettings()
     for name in ("bod", "bod:tree"):
-        told, bare = make_policy(name, Experience(), PolicySettings()), BodPolicy(Experience(), name[4:] or "chain")
+        told, bare = (
+            make_policy(name, Experience(), PolicySettings()),
+            BodPolicy(Experience(), name[4:] or "chain"),
+        )
         assert isinstance(told, BodPolicy) and told.controller.config == bare.controller.config
 
 

@@ -23,6 +23,8 @@ from wager.text.detokenize import Detokenizer
 if TYPE_CHECKING:
     from wager.llm import StreamEvent
 
+# What a model writes must not steer the terminal: of the control characters only line end and tab are shown.
+_CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 STYLES = {"guess": "green", "forced": "yellow", "target": ""}
 _REDRAW_S = 0.05
 
@@ -77,7 +79,7 @@ class OriginPainter:
             piece, origin = self._waiting.popleft() if self._waiting else (text, self._last)
             if len(piece) > len(text):
                 self._waiting.appendleft((piece[len(text) :], origin))
-            painted.append(text[: len(piece)], STYLES[origin])
+            painted.append(text[: len(piece)].translate(_CONTROLS), STYLES[origin])
             text, self._last = text[len(piece) :], origin
         return painted
 

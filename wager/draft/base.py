@@ -69,6 +69,11 @@ class Proposal(NamedTuple):
     spine_only: bool = False
     """Deeper depths assume rank 0 above them (an autoregressive drafter)."""
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether a score is no number: nothing can be ranked by it."""
+        return self.logprobs is not None and bool(np.isnan(self.logprobs).any())
+
 
 @dataclass(frozen=True, slots=True)
 class KeptTokens:

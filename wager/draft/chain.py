@@ -74,6 +74,7 @@ class ChainDrafter:
             )
         self.model, self.vocab_size = model, model.spec.vocab_size
         self.pool = KVPool(model.pool_spec(shape.num_pages, shape.page_size))
+        self._is_narrower = self.vocab_size < target.vocab_size
         self._texts = PageTexts(shape.page_size)
         self._stored: dict[Hashable, Stored] = {}
 
@@ -85,6 +86,7 @@ class ChainDrafter:
     def draft(self, rows: Sequence[DraftRow], noise: NoiseSource) -> list[Proposal | None]:
         """Catch up on unseen tokens, then one pass per depth over the rows that go that deep."""
         jobs = [self._job(place, row) for place, row in enumerate(rows) if self.can_draft(row)]
+        jobs = [job for job in jobs if self._can_read(job)]
         proposals: list[Proposal | None] = [None] * len(rows)
         if not jobs:
             return proposals
@@ -133,10 +135,16 @@ class ChainDrafter:
         stored = self._stored.get(row.request_id)
         if stored is None:
             stored = self._stored[row.request_id] = self._texts.find(row.tokens, row.pages)
-        start = stored.certain
-        if stored.judge(row.tokens) > start:
-            self._texts.record(stored, row.tokens, row.pages, start)
+        stored.judge(row.tokens)
         return Job(place, row, stored, self._depth(row))
+
+    def _can_read(self, job: Job) -> bool:
+        """Whether the unseen tokens are words of this model; one that is not ends the drafts of its request.
+
+        NOTE: on a device an unknown id would not raise but break every pass after it.
+        """
+        unseen = job.row.tokens[job.stored.certain :]
+        return not self._is_narrower or max(unseen) < self.vocab_size
 
     def _catch_up(self, jobs: Sequence[Job]) -> Tensor:
         """Feed every job's unseen tokens; the hidden state of each one's last token, [jobs, hidden]."""

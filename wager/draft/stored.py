@@ -22,8 +22,8 @@ class Stored:
     guesses: list[int] = field(default_factory=list)
     keys: list[int] = field(default_factory=list)
 
-    def judge(self, tokens: Sequence[int]) -> int:
-        """Count the guesses that came true as certain and drop the others; returns what is certain now.
+    def judge(self, tokens: Sequence[int]) -> None:
+        """Count the guesses that came true as certain and drop the others.
 
         One token is always left to be fed again: its scores are where the next guess comes from.
         """
@@ -33,7 +33,6 @@ class Stored:
             self.certain += 1
         self.certain = min(self.certain, len(tokens) - 1)
         self.guesses = []
-        return self.certain
 
 
 class PageTexts:
@@ -60,7 +59,7 @@ class PageTexts:
             self._keys.pop(int(page), None)
 
     def record(self, stored: Stored, tokens: Sequence[int], pages: PageIds, start: int) -> None:
-        """Of this text the tokens from `start` on, up to `stored.certain`, have become certain."""
+        """Tokens of this text from `start` on have been written, and the first `stored.certain` stand."""
         del stored.keys[start // self._size :]
         for index in range(len(stored.keys), stored.certain // self._size):
             stored.keys.append(self._key(stored, tokens, index))

@@ -8,7 +8,7 @@ rows their bets, a failing target the requests of that step, never the engine.
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Sequence as Many
+from collections.abc import Hashable, Iterable, Sequence as Many
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -21,7 +21,7 @@ from wager.engine.scheduler import Hooks, Planned, Scheduler
 from wager.engine.sequence import Finish, Origin, Request, Sequence
 from wager.engine.step import run_step
 from wager.engine.telemetry import Telemetry
-from wager.errors import OutOfPages, RequestError, one_line
+from wager.errors import DrafterError, OutOfPages, RequestError, one_line
 from wager.nn.noise import NoiseSource
 from wager.policy import Account, Controller, Evidence, Row, needs_target_p1
 from wager.records import SamplingParams, Verdict
@@ -94,6 +94,8 @@ class Engine:
         if self.scheduler.find(request_id) is not None:
             raise RequestError(f"{request_id!r} is already running", field="request_id")
         self._check_prompt(prompt_ids)
+        self._check_ids("logit_bias", params.logit_bias or ())
+        self._check_ids("stop_token_ids", params.stop_token_ids)
         seed = derive_seed(self.parts.seed, self._arrivals + 1) if params.seed is None else params.seed
         end_ids = () if params.ignore_eos else self.parts.end_ids
         request = Request(
@@ -179,20 +181,25 @@ class Engine:
         if row.sequence.drafting_failed:
             return ()
         asked = row.draft_row()
-        return tuple(name for name, drafter in self.drafters.items() if drafter.can_draft(asked))
+        try:
+            return tuple(name for name, drafter in self.drafters.items() if drafter.can_draft(asked))
+        except Exception as error:
+            self._lose_drafter([row.sequence], error)
+            return ()
 
     def propose(self, name: str, rows: list[StepRow]) -> list[Proposal | None]:
         """Run a drafter; if it fails, its rows go on plainly and it is not asked for them again."""
         try:
             for row in rows:
                 self._make_room(row)
-            return self.drafters[name].draft([row.draft_row() for row in rows], self.parts.noise)
+            proposals = self.drafters[name].draft([row.draft_row() for row in rows], self.parts.noise)
         except Exception as error:
-            self.telemetry.drafter_failures += 1
-            log.warning("drafter %s failed, its rows go on plainly: %s", name, one_line(error))
-            for row in rows:
-                row.sequence.drafting_failed = True
+            self._lose_drafter([row.sequence for row in rows], error)
             return [None] * len(rows)
+        broken = [row.sequence for row, p in zip(rows, proposals, strict=True) if p is not None and p.is_broken]
+        if broken:
+            self._lose_drafter(broken, DrafterError(f"{name}: its scores are not numbers"))
+        return [None if row.sequence.drafting_failed else p for row, p in zip(rows, proposals, strict=True)]
 
     def remember(self, row: StepRow, proposal: Proposal) -> None:
         """Keep a draft until the tokens that come show what it was worth."""
@@ -224,7 +231,10 @@ class Engine:
             for i, row in enumerate(rows)
         ]
         for drafter in self.drafters.values():
-            drafter.keep(tokens)
+            try:
+                drafter.keep(tokens)
+            except Exception as error:
+                self._lose_drafter([row.sequence for row in rows], error)
 
     def deliver(self, row: StepRow, verdict: Verdict, choices: Choices, start: int) -> list[Evidence]:
         """Append a verdict's tokens to their sequence and tell the caller; returns ripe evidence."""
@@ -290,6 +300,13 @@ class Engine:
         except OutOfPages:
             log.debug("no spare pages for the draft of %r", sequence.request_id)
 
+    def _lose_drafter(self, sequences: Many[Sequence], error: Exception) -> None:
+        """Drafting failed for these: they go on plainly, and it is counted."""
+        self.telemetry.drafter_failures += 1
+        log.warning("drafting failed, %d rows go on plainly: %s", len(sequences), one_line(error))
+        for sequence in sequences:
+            sequence.drafting_failed = True
+
     def _fail_running(self, error: Exception) -> None:
         for sequence in list(self.scheduler.running):
             self.end(sequence, Finish.ERROR, f"the step failed: {one_line(error)}")
@@ -302,10 +319,14 @@ class Engine:
             raise RequestError(
                 f"has {len(prompt_ids)} tokens, and the context holds {self.parts.max_context}", field="prompt"
             )
+        self._check_ids("prompt", prompt_ids)
+
+    def _check_ids(self, where: str, token_ids: Iterable[int]) -> None:
+        """Refuse ids the model has no score for: in the pass they would cost other requests their step."""
         vocab = self.runner.vocab_size
-        bad = next((token for token in prompt_ids if not 0 <= token < vocab), None)
+        bad = next((token for token in token_ids if not 0 <= token < vocab), None)
         if bad is not None:
-            raise RequestError(f"has token id {bad}, outside 0..{vocab - 1}", field="prompt")
+            raise RequestError(f"has token id {bad}, outside 0..{vocab - 1}", field=where)
 
     def _hooks(self) -> Hooks:
         drafters = self.drafters.values()
@@ -315,7 +336,11 @@ class Engine:
                 drafter.adopt(sequence.request_id, sequence.num_cached)
 
         def settle(sequence: Sequence, num_tokens: int) -> bool:
-            return all([d.settle(sequence.request_id, sequence.pages, num_tokens) for d in drafters])
+            try:
+                return all([d.settle(sequence.request_id, sequence.pages, num_tokens) for d in drafters])
+            except Exception as error:
+                self._lose_drafter([sequence], error)
+                return False
 
         def forget(sequence: Sequence) -> None:
             for drafter in drafters:

@@ -140,12 +140,13 @@ class Sequence:
             self.finish = Finish.LENGTH
 
     def _extend_text(self, piece: str) -> None:
-        if self.stops is None:
+        # NOTE: a stop string before min_tokens is text like any other; a finder that hit would swallow the rest.
+        if self.stops is None or self.num_output <= self.params.min_tokens:
             self.text += piece
             return
         found = self.stops.feed([piece])
         self.text += found.text
-        if found.hit is not None and self.num_output >= self.params.min_tokens:
+        if found.hit is not None:
             self.finish, self.matched_stop = Finish.STOP, found.hit.stop
 
     def _flush(self) -> None:

@@ -115,7 +115,8 @@ def _processed(scores: Tensor, row: ChoiceRow) -> Tensor:
         _penalise(scores[index], row, [int(token) for token in path])
         generated = len(row.tokens) - row.num_prompt + len(path)
         if row.end_ids and generated < params.min_tokens:
-            scores[index, list(row.end_ids)] = -torch.inf
+            # A tokenizer may name an end that the model has no score for.
+            scores[index, [i for i in row.end_ids if i < scores.shape[1]]] = -torch.inf
     if params.logit_bias:
         ids = torch.tensor(list(params.logit_bias), device=scores.device)
         bias = torch.tensor(list(params.logit_bias.values()), dtype=scores.dtype, device=scores.device)

@@ -57,7 +57,7 @@ def _record(line: str, path: Path, number: int) -> Record:
         text = None
     if not isinstance(text, str):
         raise InputError(f"{path}, line {number}: expected an object with a text", field="corpus")
-    return Record(text, str(data.get("kind", "text")), str(data.get("licence", "")), str(data.get("source", "")))
+    return Record(text, str(data.get("kind") or data.get("category") or "text"), str(data.get("licence", "")), str(data.get("source", "")))
 
 
 @dataclass

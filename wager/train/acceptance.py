@@ -1,0 +1,123 @@
+"""How good a drafter is: what it would offer at every position of its target's own output.
+
+One teacher pass over finished rows gives features; the drafter then drafts at every position, in chunks, and
+each depth's candidates are compared with the tokens really there. The result is a trace: tokens per step of a
+full block, acceptance by depth, and the file that `wager simulate` replays. Sampled rows use the target's own
+noise, as the drafter does at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from wager.nn.models.dflash_net import DFlashNet
+from wager.nn.noise import NoiseSource
+from wager.train.drafter import Teacher
+
+
+@dataclass(frozen=True)
+class Offered:
+    """Candidates at every position: log-probabilities [rows, positions, depths, ranks], ranks of the truth."""
+
+    logprobs: npt.NDArray[np.float16]
+    ranks: npt.NDArray[np.int8]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Finished rows [B, T], padded behind; each has its own prompt length and number of output tokens."""
+
+    tokens: Tensor
+    num_prompt: Tensor
+    num_output: int
+    temperature: float = 0.0
+    seeds: Sequence[int] = ()
+
+
+@torch.no_grad()
+def offered(net: DFlashNet, teacher: Teacher, rows: Rows, num_ranks: int = 8) -> Offered:
+    """What the drafter offers at each output position, its root being the token before that position.
+
+    Depths whose token lies beyond the row are ranked -1.
+    """
+    tokens, block = rows.tokens, net.spec.block_size
+    num_rows = tokens.shape[0]
+    features, logits = teacher.observe(tokens)
+    noise = NoiseSource(logits.shape[-1], tokens.device) if rows.temperature > 0 else None
+    logprobs = np.zeros((num_rows, rows.num_output, block - 1, num_ranks), np.float16)
+    ranks = np.full((num_rows, rows.num_output, block - 1), -1, np.int8)
+    ends = rows.num_prompt + rows.num_output
+    depths = torch.arange(1, block, device=tokens.device)
+    for place in range(rows.num_output):
+        roots = rows.num_prompt - 1 + place
+        scores = _draft(net, teacher, tokens, features, roots).float()  # [B, block - 1, V]
+        if noise is not None:
+            places = zip(rows.seeds, roots.tolist(), strict=True)
+            keys = [(seed, root + d) for seed, root in places for d in range(1, block)]
+            scores = scores / rows.temperature + noise.rows(keys).view_as(scores).to(scores)
+        top = scores.log_softmax(dim=-1).topk(num_ranks, dim=-1)
+        at = roots[:, None] + depths
+        truth = tokens.gather(1, at.clamp(max=tokens.shape[1] - 1))
+        hit = (top.indices == truth[:, :, None]) & (at < ends[:, None])[:, :, None]
+        found = torch.where(hit.any(dim=-1), hit.int().argmax(dim=-1), -1)
+        logprobs[:, place] = top.values.cpu().numpy()
+        ranks[:, place] = found.cpu().numpy()
+    return Offered(logprobs, ranks)
+
+
+def _draft(net: DFlashNet, teacher: Teacher, tokens: Tensor, features: Tensor, roots: Tensor) -> Tensor:
+    """Scores [B, block - 1, V] of the full block behind each row's root."""
+    num_rows, block = tokens.shape[0], net.spec.block_size
+    longest = int(roots.max())
+    ids = torch.full((num_rows, block), net.spec.mask_token_id, device=tokens.device)
+    ids[:, 0] = tokens.gather(1, roots[:, None])[:, 0]
+    context = torch.arange(longest, device=tokens.device)
+    behind = roots[:, None] + torch.arange(block, device=tokens.device)
+    positions = torch.cat((context.expand(num_rows, -1), behind), dim=1)
+    seen = torch.cat((context < roots[:, None], torch.ones_like(ids, dtype=torch.bool)), dim=1)
+    hidden = net(teacher.embed(ids), features[:, :longest], positions, seen[:, None, None, :])
+    return teacher.head(hidden[:, 1:])
+
+
+def tokens_per_step(ranks: npt.NDArray[np.int8]) -> float:
+    """Mean tokens per step when the whole block is verified as a chain, over rows [rows, positions, depths]."""
+    steps = total = 0
+    run = np.cumprod(ranks == 0, axis=-1).sum(axis=-1)
+    for row in run:
+        place = 0
+        while place < len(row):
+            place += int(row[place]) + 1
+            steps += 1
+        total += len(row)
+    return total / max(steps, 1)
+
+
+def acceptance_by_depth(ranks: npt.NDArray[np.int8]) -> list[float]:
+    """P(depth d stands | all before stand) over all positions, for a chain of rank 0."""
+    stands = ranks == 0
+    alive = np.ones(stands.shape[:-1], bool)
+    rates = []
+    for depth in range(stands.shape[-1]):
+        reached = int(alive.sum())
+        rates.append(float((alive & stands[..., depth]).sum() / reached) if reached else 0.0)
+        alive &= stands[..., depth]
+    return rates
+
+
+def repeated_share(tokens: npt.NDArray[np.integer], size: int = 8) -> float:
+    """Share of `size`-grams in each row that stood in the same row before: how much a text loops."""
+    repeated = total = 0
+    for row in tokens:
+        seen: set[tuple[int, ...]] = set()
+        for i in range(len(row) - size + 1):
+            gram = tuple(int(t) for t in row[i : i + size])
+            repeated += gram in seen
+            seen.add(gram)
+            total += 1
+    return repeated / max(total, 1)

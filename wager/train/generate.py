@@ -1,0 +1,80 @@
+"""Text written by the target itself, many rows at once, for training and judging a drafter.
+
+A plain batched sampler over a transformers model with a growing cache: no speculation, no paging. With
+`seeds` it draws by the same counter-based noise as the engine, so rows are what the engine would write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from wager.nn.noise import NoiseSource
+
+
+class Written(NamedTuple):
+    """Rows [B, T]: prompts of their own lengths, then `num_output` tokens each, padded behind."""
+
+    tokens: Tensor
+    num_prompt: Tensor
+
+
+@torch.inference_mode()
+def write_rows(
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    num_output: int,
+    temperature: float = 0.0,
+    seeds: Sequence[int] | None = None,
+) -> Written:
+    """Continue every prompt by exactly `num_output` tokens. Without seeds, sampling draws from torch's own."""
+    device = next(model.parameters()).device
+    lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
+    longest = int(lengths.max())
+    padded = torch.zeros(len(prompts), longest, dtype=torch.long, device=device)
+    mask = torch.zeros(len(prompts), longest, dtype=torch.long, device=device)
+    for row, prompt in enumerate(prompts):  # left padding: all rows end together
+        padded[row, longest - len(prompt) :] = torch.tensor(prompt, device=device)
+        mask[row, longest - len(prompt) :] = 1
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    noise = None
+    if temperature > 0 and seeds is not None:
+        noise = NoiseSource(model.config.vocab_size, device)
+    out = model(padded, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1)
+    written = []
+    for step in range(num_output):
+        keys = [] if noise is None else [(s, n + step) for s, n in zip(seeds or (), lengths.tolist(), strict=True)]
+        chosen = _choose(out.logits[:, -1].float(), temperature, None if noise is None else noise.rows(keys))
+        written.append(chosen)
+        if step + 1 == num_output:
+            break
+        mask = torch.cat((mask, mask.new_ones(len(prompts), 1)), dim=1)
+        out = model(
+            chosen[:, None],
+            attention_mask=mask,
+            position_ids=(lengths + step)[:, None],
+            past_key_values=out.past_key_values,
+            use_cache=True,
+        )
+    return _aligned(padded, lengths, torch.stack(written, dim=1))
+
+
+def _choose(scores: Tensor, temperature: float, noise: Tensor | None) -> Tensor:
+    if temperature == 0.0:
+        return scores.argmax(dim=-1)
+    if noise is not None:
+        return (scores / temperature + noise.to(scores)).argmax(dim=-1)
+    return torch.multinomial((scores / temperature).softmax(dim=-1), 1)[:, 0]
+
+
+def _aligned(padded: Tensor, lengths: Tensor, written: Tensor) -> Written:
+    """Move the padding from the front of each row to its end."""
+    longest, total = padded.shape[1], padded.shape[1] + written.shape[1]
+    rows = torch.cat((padded, written), dim=1)
+    shift = longest - lengths
+    places = torch.arange(total, device=rows.device) + shift[:, None]
+    aligned = rows.gather(1, places.clamp(max=total - 1))
+    return Written(torch.where(places < total, aligned, 0), lengths)
