@@ -86,7 +86,7 @@ class LLM:
         seed: int = 0,
         **settings: object,
     ) -> None:
-        """Load. `drafter`: "auto", None, "lookup" or a folder; `settings`: any field of the config by name."""
+        """Load. `drafter`: "auto", None, "lookup" or a folder; `settings`: fields of the config by name."""
         given = {"model": model, "policy": policy, "dtype": dtype, "device": device, **settings}
         if drafter != "auto":
             given["drafter"] = drafter or "none"
@@ -109,14 +109,18 @@ class LLM:
         self.engine.set_policy(name)
 
     def generate(
-        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[Output]:
         """Answer every prompt; outputs in the order of the prompts. A failed request has `error` set."""
         found = [event.output for event in self.stream(prompts, params) if event.output is not None]
         return sorted(found, key=lambda output: output.index)
 
     def stream(
-        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> Iterator[StreamEvent]:
         """Events of all prompts as they come. Closing the iterator aborts what still runs."""
         batch = _as_batch(prompts)
@@ -145,7 +149,9 @@ class LLM:
             return [int(part) for part in prompt]  # type: ignore[arg-type]
         tokenizer = self.engine.parts.tokenizer
         if tokenizer is None:
-            raise RequestError("is text, but the model folder has no tokenizer: give token ids", field="prompt")
+            raise RequestError(
+                "is text, but the model folder has no tokenizer: give token ids", field="prompt"
+            )
         if isinstance(prompt, str):
             return tokenizer.encode(prompt)
         if not all(isinstance(part, Mapping) for part in prompt):

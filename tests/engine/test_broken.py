@@ -61,7 +61,9 @@ def test_tokenizer_larger_than_the_model(copy: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"hidden_size": 32}, {"num_target_layers": 9}, {"mask_token_id": 70}], ids=lambda c: next(iter(c))
+    "changes",
+    [{"hidden_size": 32}, {"num_target_layers": 9}, {"mask_token_id": 70}],
+    ids=lambda c: next(iter(c)),
 )
 def test_drafter_of_another_target(world: World, tmp_path: Path, changes: dict[str, int]) -> None:
     own = {"mask_token_id": changes.get("mask_token_id", 5), "target_layer_ids": [0, 2]}
@@ -216,7 +218,9 @@ def test_a_failing_drafter_costs_its_rows_their_bets(world: World, drafter: str,
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("drafter", ["none", "block"])
-def test_scores_that_are_not_numbers_fail_their_request_alone(world: World, drafter: str, value: float) -> None:
+def test_scores_that_are_not_numbers_fail_their_request_alone(
+    world: World, drafter: str, value: float
+) -> None:
     jobs = [Job(prompt(i, 10), SamplingParams(max_tokens=16, temperature=0.5 * i, seed=i)) for i in range(3)]
     want = alone(make_engine(world), jobs)
     engine = make_engine(world, drafter, "tree:4")

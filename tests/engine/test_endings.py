@@ -97,6 +97,8 @@ def test_max_tokens(llm: LLM, plain: Output, length: int) -> None:
     output = run(llm, max_tokens=length)
     assert output.token_ids == plain.token_ids[:length]
     assert output.finish_reason == "length"
+    if length == 1:
+        assert output.stats.drafted == 0, "a guess behind the last token can never be emitted"
 
 
 def test_the_context_is_the_last_limit(speaking: World, plain: Output) -> None:
@@ -106,9 +108,7 @@ def test_the_context_is_the_last_limit(speaking: World, plain: Output) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids="-".join)
-def test_the_models_own_end(
-    speaking: World, plain: Output, tmp_path: Path, engine: tuple[str, str]
-) -> None:
+def test_the_models_own_end(speaking: World, plain: Output, tmp_path: Path, engine: tuple[str, str]) -> None:
     end = plain.token_ids[20]
     folder = Path(shutil.copytree(speaking.target, tmp_path / "ending"))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": end}))

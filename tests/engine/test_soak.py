@@ -93,9 +93,7 @@ class Crowd:
     ("drafter", "order", "count"),
     [("block", "priority", 1000), ("chain", "shortest", 300), ("lookup", "fair", 300)],
 )
-def test_a_thousand_requests_leave_nothing_behind(
-    world: World, drafter: str, order: str, count: int
-) -> None:
+def test_a_thousand_requests_leave_nothing_behind(world: World, drafter: str, order: str, count: int) -> None:
     engine = make_engine(world, drafter, "tree:6", order=order, **TIGHT)
     # The memory of noise rows fills up to a bound that this run would not reach: a small one does at once.
     engine.parts.noise = engine.sampler.noise = NoiseSource(VOCAB, dtype=torch.float64, capacity=256)

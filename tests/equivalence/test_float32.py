@@ -73,7 +73,10 @@ def plain(world: World) -> dict[str, list[tuple[list[int], list[float]]]]:
 @pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("case", CASES, ids="-".join)
 def test_equal_but_for_near_ties(
-    world: World, plain: dict[str, list[tuple[list[int], list[float]]]], case: tuple[str, str, str], choice: str
+    world: World,
+    plain: dict[str, list[tuple[list[int], list[float]]]],
+    case: tuple[str, str, str],
+    choice: str,
 ) -> None:
     drafter, policy, place = case
     engine = make_engine(world, drafter, policy, **FLOAT32)

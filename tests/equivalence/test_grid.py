@@ -1,8 +1,8 @@
 """Every drafter, policy, way of choosing and company: the tokens of plain decoding, one for one.
 
-Strict in float64. By default every pair of values meets in some case; the whole grid is marked slow. Each case
-also shows that it was not idle: guesses were verified where they should be, and pages really ran out where the
-memory is tight.
+Strict in float64. By default every pair of values meets in some case; the whole grid is marked slow. Each
+case also shows that it was not idle: guesses were verified where they should be, and pages really ran out
+where the memory is tight.
 """
 
 from functools import cache
@@ -111,9 +111,7 @@ def check_case(world: World, plain: dict[str, list[list[int]]], case: Case) -> N
 
 
 @pytest.mark.parametrize("case", pairwise_cases(), ids="-".join)
-def test_same_tokens_as_plain_decoding(
-    world: World, plain: dict[str, list[list[int]]], case: Case
-) -> None:
+def test_same_tokens_as_plain_decoding(world: World, plain: dict[str, list[list[int]]], case: Case) -> None:
     check_case(world, plain, case)
 
 

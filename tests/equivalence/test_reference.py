@@ -58,7 +58,9 @@ def test_bias_can_force_and_forbid(engine: Engine) -> None:
     forced = SamplingParams(max_tokens=6, logit_bias={9: 100.0})
     run = drive(engine, {0: [("f", Job(prompt(1, 5), forced))]}, {})
     assert run.tokens("f") == [9] * 6
-    never = SamplingParams(max_tokens=30, temperature=1.0, seed=1, logit_bias={t: -100.0 for t in range(60)})
+    never = SamplingParams(
+        max_tokens=30, temperature=1.0, seed=1, logit_bias=dict.fromkeys(range(60), -100.0)
+    )
     run = drive(engine, {0: [("n", Job(prompt(1, 5), never))]}, {})
     assert set(run.tokens("n")) <= {60, 61, 62, 63}
 

@@ -1,8 +1,8 @@
 """A small world to run engines in: a target, drafters that sometimes agree with it, and ways to run requests.
 
-Everything is random but the chain drafter, a disturbed copy of the target, so that it is right often and wrong
-often. Costs are made up (`steady`), so that policies that weigh time decide the same on every machine. Shared
-by the tests of equivalence, engine and target; it judges nothing itself.
+Everything is random but the chain drafter, a disturbed copy of the target, so that it is right often and
+wrong often. Costs are made up (`steady`), so that policies that weigh time decide the same on every machine.
+Shared by the tests of equivalence, engine and target; it judges nothing itself.
 """
 
 from collections.abc import Iterable, Mapping
@@ -60,7 +60,13 @@ def _block_config() -> dict[str, Any]:
 
 def make_engine(world: World, drafter: str = "none", policy: str = "ar", **settings: Any) -> Engine:
     """An engine in float64 with steady costs, unless the settings say otherwise."""
-    values = {**STRICT, "model": world.target, "drafter": world.drafter(drafter), "policy": policy, **settings}
+    values = {
+        **STRICT,
+        "model": world.target,
+        "drafter": world.drafter(drafter),
+        "policy": policy,
+        **settings,
+    }
     values.setdefault("num_pages", 256)
     values.setdefault("page_size", 8)
     engine = build_engine(with_values(EngineConfig(), **values))

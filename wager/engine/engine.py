@@ -1,14 +1,15 @@
 """The engine: requests in, events out, one step at a time.
 
 Holds the parts (scheduler, target, drafters, policy controller) and does what the stages of step.py ask of
-them. Not thread-safe: one thread owns it; the server's bridge hands requests over. A failing drafter costs its
-rows their bets, a failing target the requests of that step, never the engine.
+them. Not thread-safe: one thread owns it; the server's bridge hands requests over. A failing drafter costs
+its rows their bets, a failing target the requests of that step, never the engine.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterable, Sequence as Many
+from collections.abc import Hashable, Iterable
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -196,7 +197,9 @@ class Engine:
         except Exception as error:
             self._lose_drafter([row.sequence for row in rows], error)
             return [None] * len(rows)
-        broken = [row.sequence for row, p in zip(rows, proposals, strict=True) if p is not None and p.is_broken]
+        broken = [
+            row.sequence for row, p in zip(rows, proposals, strict=True) if p is not None and p.is_broken
+        ]
         if broken:
             self._lose_drafter(broken, DrafterError(f"{name}: its scores are not numbers"))
         return [None if row.sequence.drafting_failed else p for row, p in zip(rows, proposals, strict=True)]
@@ -285,14 +288,16 @@ class Engine:
             sequence.stats.time_s = account.elapsed_ms / 1e3
             sequence.stats.plain_time_s = account.plain_ms / 1e3
             self._events.append(
-                replace(event, finish=sequence.finish, error=sequence.error, sequence=sequence, account=account)
+                replace(
+                    event, finish=sequence.finish, error=sequence.error, sequence=sequence, account=account
+                )
             )
         self._ended.clear()
 
     # -- own affairs
 
     def _make_room(self, row: StepRow) -> None:
-        """Pages behind the pending tokens for what a drafter lays there; it does with less where there are none."""
+        """Pages behind the pending tokens for what a drafter lays there; it takes less if there are none."""
         sequence = row.sequence
         most = sequence.num_cached + row.num_tokens + DRAFT_ROOM
         try:
@@ -317,7 +322,8 @@ class Engine:
             raise RequestError("is empty", field="prompt")
         if len(prompt_ids) >= self.parts.max_context:
             raise RequestError(
-                f"has {len(prompt_ids)} tokens, and the context holds {self.parts.max_context}", field="prompt"
+                f"has {len(prompt_ids)} tokens, and the context holds {self.parts.max_context}",
+                field="prompt",
             )
         self._check_ids("prompt", prompt_ids)
 
@@ -337,7 +343,9 @@ class Engine:
 
         def settle(sequence: Sequence, num_tokens: int) -> bool:
             try:
-                return all([d.settle(sequence.request_id, sequence.pages, num_tokens) for d in drafters])
+                # All of them settle, whatever one of them answers.
+                ready = [d.settle(sequence.request_id, sequence.pages, num_tokens) for d in drafters]
+                return all(ready)
             except Exception as error:
                 self._lose_drafter([sequence], error)
                 return False

@@ -7,7 +7,8 @@ sequence; the scheduler moves it about, the step's emit stage appends to it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence as Tokens
+from collections.abc import Hashable
+from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -140,7 +141,7 @@ class Sequence:
             self.finish = Finish.LENGTH
 
     def _extend_text(self, piece: str) -> None:
-        # NOTE: a stop string before min_tokens is text like any other; a finder that hit would swallow the rest.
+        # A stop string before min_tokens is text like any other: a finder that hit would swallow the rest.
         if self.stops is None or self.num_output <= self.params.min_tokens:
             self.text += piece
             return

@@ -206,7 +206,9 @@ class Auto:
     def _plain_is_stale(self, rows: Sequence[Row]) -> bool:
         """Whether a pass without guesses was timed too long ago to be trusted as the measure of all bets."""
         table = self.experience.costs.shape(len(rows), longest_context(rows))
-        return table.age(self._step.base_tokens) > _REFRESH
+        base = self._step.base_tokens
+        unsure = table.error(base) > 0.04
+        return table.age(base) > (2 if unsure else _REFRESH)
 
     def _increments(self, row: Row, draft: Draft) -> FloatArray:
         if draft.logprobs is None:

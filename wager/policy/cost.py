@@ -183,6 +183,11 @@ class CostTable:
         cell = self._cells.get(num_tokens)
         return 0 if cell is None else cell.count
 
+    def error(self, num_tokens: int) -> float:
+        """Standard error (log) of this size's mean, as its samples scatter."""
+        cell = self._cells.get(num_tokens)
+        return math.inf if cell is None else 1.25 * self._clip.spread / math.sqrt(cell.weight)
+
     def age(self, num_tokens: int) -> int:
         """Observations since this size was last seen."""
         cell = self._cells.get(num_tokens)
