@@ -35,7 +35,7 @@ TEMPERATURES = (0.5, 0.8, 1.0)
 NUM_TEXTS, TEXT_LEN, NUM_SEEDS = 16, 64, 64
 DISTURBANCES = (0.01, 0.02, 0.05)
 VOCAB = 64
-SIZES = {
+SIZES: dict[str, Any] = {
     "vocab_size": VOCAB,
     "hidden_size": 48,
     "intermediate_size": 80,
@@ -68,9 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--drafter", help="folder of an autoregressive drafter")
     parser.add_argument("--out", help="where the result goes; default: bench/results/sampling.json")
     given = parser.parse_args(arguments)
+    if given.target and not given.drafter:
+        parser.error("--target needs --drafter")
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
-        pairs = {"given": (given.target, given.drafter)} if given.target else small_pairs(Path(scratch))
+        named: dict[str, tuple[str, str]] = {"given": (given.target, given.drafter)}
+        pairs = named if given.target else small_pairs(Path(scratch))
         rows = [
             {"pair": name, "temperature": temperature} | measure(*pair, temperature)._asdict()
             for name, pair in pairs.items()
@@ -103,10 +106,10 @@ def small_pairs(folder: Path) -> dict[str, tuple[str, str]]:
 
 
 def _random_model() -> Any:
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(AutoConfig.for_model("qwen3", **SIZES)).eval()
+    return Qwen3ForCausalLM(Qwen3Config(**SIZES)).eval()
 
 
 def measure(target: str, drafter: str, temperature: float) -> Acceptance:

@@ -225,7 +225,9 @@ class SchedulerConfig:
     )
     max_rows: int = _field(32, _whole(1, 4096), "Requests that run at once.")
     max_step_tokens: int = _field(
-        2048, _whole(1, 1_000_000), "Tokens in one pass, prompts and guesses together."
+        2048,
+        _whole(1, 1_000_000),
+        "Pending tokens in one pass, of prompts and of decoding rows; guesses come on top.",
     )
     prefill_chunk: int = _field(
         512, _whole(1, 1_000_000), "Most prompt tokens of one request in a pass, within max_step_tokens."

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from wager.config import EngineConfig, with_values
 from wager.engine.assemble import build_engine
 from wager.engine.engine import Engine, Event
 from wager.engine.sequence import Sequence as Running
+from wager.engine.shadow import Asked, record_trace
 from wager.errors import ModelError, RequestError, WagerError
 from wager.records import SamplingParams
 from wager.text.chat import ChatTemplate
@@ -142,6 +144,24 @@ class LLM:
             self._unread = [event for event in self._unread if event.request_id in self._open]
             if not self.engine.scheduler.has_work:
                 self._read_step()  # nothing runs: only takes away the last words of what was aborted
+
+    def record_trace(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        path: str | Path,
+        kind: str = "text",
+    ) -> None:
+        """Write what the drafter offers at every position of these outputs, for `wager simulate`.
+
+        Decodes plainly; policy and experience stay as they are. Raises ConfigError where the drafter has no
+        probabilities of its own.
+        """
+        batch = _as_batch(prompts)
+        encoded = [self.encode(prompt) for prompt in batch]
+        each = _as_params(params, len(batch))
+        asked = [Asked(ids, own) for ids, own in zip(encoded, each, strict=True)]
+        record_trace(self.engine, asked, Path(path), kind)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt of any kind."""

@@ -89,7 +89,7 @@ def generate(
     llm = load_llm(settings.config)
     prompts = [_dressed(llm, text, raw) for text in task.texts]
     if record_trace is not None:
-        llm.record_trace(prompts, task.params, record_trace, trace_kind)  # type: ignore[attr-defined]
+        llm.record_trace(prompts, task.params, record_trace, trace_kind)
         typer.echo(f"wrote {record_trace}")
     elif as_json:
         _print_json(llm, task, prompts)

@@ -25,7 +25,9 @@ class TargetFace(Protocol):
     vocab_size: int
     hidden_size: int
     num_layers: int
-    device: object
+
+    @property
+    def device(self) -> object: ...
 
     def embed(self, token_ids: Tensor) -> Tensor: ...
 

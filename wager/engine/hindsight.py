@@ -1,8 +1,8 @@
 """What became of every draft: its candidates against the tokens emitted later.
 
-A draft that was paid for says something at every depth, verified or not, once the tokens are there. A draft is
-ripe when a token fell outside it, at its last depth, or when its request ends. Forced tokens end it early: they
-say nothing about the drafter. No torch, no policy: it makes the policy's evidence.
+A draft that was paid for says something at every depth, verified or not, once the tokens are there. A draft
+is ripe when a token fell outside it, at its last depth, or when its request ends. Forced tokens end it early:
+they say nothing about the drafter. No torch, no policy: it makes the policy's evidence.
 """
 
 from __future__ import annotations

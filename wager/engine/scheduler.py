@@ -2,8 +2,8 @@
 
 Running rows come first, then sequences that lost their pages, then new ones in the configured order, as long
 as rows, tokens and memory allow. Every step each running row gets at least one token, or the youngest of the
-least important rows gives up its pages and waits: nobody starves and nothing deadlocks, since what could never
-fit is refused on arrival. The plan stage calls `plan`; commit and emit call `grow` and `finish`.
+least important rows gives up its pages and waits: nobody starves and nothing deadlocks, since what could
+never fit is refused on arrival. The plan stage calls `plan`; commit and emit call `grow` and `finish`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Planned(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the last pending token is in: only then is there a root to guess from and a token to emit."""
+        """Whether the last pending token is in: only then is there a root to guess from, a token to emit."""
         return self.num_tokens == self.sequence.num_pending
 
 
@@ -72,6 +72,7 @@ class Scheduler:
     running: list[Sequence] = field(default_factory=list)
     waiting: list[Sequence] = field(default_factory=list)
     _served: dict[str, float] = field(default_factory=dict)
+    """Tokens served by client, of those with something running or waiting."""
     _clock: int = 0
     num_preemptions: int = 0
 
@@ -80,8 +81,10 @@ class Scheduler:
         most = self.memory.num_pages * self.memory.allocator.page_size
         if sequence.max_len > most:
             raise CapacityError(
-                f"the request may need {sequence.max_len} tokens of memory, but there is room for {most} in all"
+                f"the request may need {sequence.max_len} tokens of memory; there is room for {most} in all"
             )
+        # A newcomer begins level with the least served, not ahead of all by their whole past.
+        self._served.setdefault(sequence.request.client, min(self._served.values(), default=0.0))
         sequence.queued_at = self._clock
         self.waiting.append(sequence)
 
@@ -120,9 +123,8 @@ class Scheduler:
         if index is None or num_full <= sequence.in_index:
             return
         ready = self.hooks.settle(sequence, num_full * size)
-        index.insert(
-            sequence.tokens[: num_full * size], sequence.pages[:num_full], draft_ready=ready, salt=self.hooks.salt
-        )
+        tokens, pages = sequence.tokens[: num_full * size], sequence.pages[:num_full]
+        index.insert(tokens, pages, draft_ready=ready, salt=self.hooks.salt)
         sequence.in_index = num_full
 
     def finish(self, sequence: Sequence) -> None:
@@ -132,11 +134,13 @@ class Scheduler:
             self.running.remove(sequence)
         if sequence in self.waiting:
             self.waiting.remove(sequence)
+        client = sequence.request.client
+        if all(other.request.client != client for other in (*self.running, *self.waiting)):
+            self._served.pop(client, None)
 
     def serve(self, sequence: Sequence, num_tokens: int) -> None:
-        """Count tokens against the client's share."""
-        client = sequence.request.client
-        self._served[client] = self._served.get(client, 0.0) + num_tokens
+        """Count tokens against the client's share. Precondition: the sequence has not finished."""
+        self._served[sequence.request.client] += num_tokens
 
     def find(self, request_id: Hashable) -> Sequence | None:
         return next((s for s in (*self.running, *self.waiting) if s.request_id == request_id), None)
@@ -238,5 +242,5 @@ class Scheduler:
             waited = self._clock - sequence.queued_at
             return back, float(sequence.num_pending + sequence.num_left - _AGING * waited), sequence.arrival
         if order == "fair":
-            return back, self._served.get(sequence.request.client, 0.0), sequence.arrival
+            return back, self._served[sequence.request.client], sequence.arrival
         return back, 0.0, sequence.arrival

@@ -147,5 +147,3 @@ def learn(engine: Engine, outcome: StepOutcome) -> None:
     """Let costs, ledger and policy take in what happened; forget requests that ended."""
     engine.controller.learn(outcome)
     engine.close_ended()
-
-

@@ -22,7 +22,9 @@ def allocate(forest: Forest, num_nodes: int, floor: int = 0) -> Forest:
         return forest
     if floor <= 0 or num_nodes <= 0:
         # Parents stand before their children, so a prefix is closed and keeps its numbers.
-        return Forest(*(field[: max(num_nodes, 0)] for field in forest))
+        count = max(num_nodes, 0)
+        row, depth, rank, parent, score = forest
+        return Forest(row[:count], depth[:count], rank[:count], parent[:count], score[:count])
     standing = _place_in_row(forest)
     while floor > 0 and int((standing < floor).sum()) > num_nodes:
         floor -= 1

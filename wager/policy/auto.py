@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from wager.policy.allocation import allocate
 from wager.policy.base import (
     PLAIN,
@@ -35,6 +37,7 @@ from wager.policy.ledger import Account
 from wager.tree import Forest, build_forest
 
 _RATE_MEMORY = 0.99  # per step, of the long-run speed-up
+_STAKE_STEPS = 0.5  # plain steps that one bet may cost beyond what its accounts bear
 _START_STEPS = 2.0  # plain steps that a request may be behind before it has had time to gain
 _REFRESH = 64  # steps after which the plain pass is timed again,
 _CHEAP = 0.3  # at a step whose best bet is worth no more than this many tokens
@@ -224,7 +227,20 @@ class Auto:
         if len(rows) == 1:
             most = min(most, rows[0].max_nodes)
         seen = max(self.experience.costs.largest_seen(len(rows), longest_context(rows)), base)
-        return max(0, min(most, _SIZE_STEP * seen - base))
+        most = max(0, min(most, _SIZE_STEP * seen - base))
+        dearest = costs[base] + self._stake_ms(rows)
+        return int(np.searchsorted(costs[base + 1 : base + 1 + most], dearest, "right"))
+
+    def _stake_ms(self, rows: Sequence[Row]) -> float:
+        """What the guesses of a step may cost, should all be refused: what the accounts bear, and a little."""
+        costs, ledger = self._step.costs, self.experience.ledger
+        assert costs is not None
+        plain_ms = float(costs[self._step.base_tokens])
+        bearable = ledger.allowance_ms(ledger.total, plain_ms)
+        if len(rows) == 1:
+            own = ledger.account(rows[0].request_id)
+            bearable = min(bearable, ledger.allowance_ms(own, _START_STEPS * plain_ms))
+        return bearable + _STAKE_STEPS * plain_ms
 
     def _draft_ms(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> float:
         names = [draft.drafter for draft in drafts if draft is not None]

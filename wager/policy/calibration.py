@@ -42,7 +42,7 @@ class Calibrator:
         self.fade = fade
         self.weights = [0.0, 1.0, 0.0]
         self._squares = [1.0, 1.0, 1.0]
-        self._test = ShiftTest(slack=0.5, alarm=10.0)
+        self._test = ShiftTest(slack=0.5, alarm=6.0)
         self.num_drafts = 0
 
     def copy(self) -> Calibrator:
@@ -81,6 +81,8 @@ class Calibrator:
         shifted = self._test.add(deviation)
         if shifted:
             self._squares = [1.0, 1.0, 1.0]
+            if deviation > 0:  # better than thought: what it says of itself is the best guess again
+                self.weights = [0.0, 1.0, 0.0]
         self._update(
             total,
             float(np.vdot(errors, odds)),
@@ -115,7 +117,8 @@ def _log_odds(logprobs: npt.NDArray[np.floating]) -> FloatArray:
     """logit of the draft's probability, bounded away from certainty at both ends."""
     bounded = np.maximum(logprobs, _LOWEST, dtype=np.float64)
     np.minimum(bounded, _HIGHEST, out=bounded)
-    rest = np.expm1(bounded)
+    rest: FloatArray = np.expm1(bounded)
     np.negative(rest, out=rest)
     np.log(rest, out=rest)
-    return np.subtract(bounded, rest, out=rest)
+    np.subtract(bounded, rest, out=rest)
+    return rest

@@ -45,7 +45,7 @@ class ExponentialMovingAverage:
 
 @dataclass(slots=True)
 class SpeculationStats:
-    """What speculation offered, kept and saved. `drafted` are verified guesses, `emitted` accepted + 1."""
+    """What speculation offered, kept and saved. `drafted` are verified guesses."""
 
     steps: int = 0
     drafted_steps: int = 0
@@ -57,15 +57,28 @@ class SpeculationStats:
     acceptance_histogram: list[int] = field(default_factory=list)
     acceptance_ema: ExponentialMovingAverage = field(default_factory=ExponentialMovingAverage)
 
-    def record(self, accepted: int, drafted: int, time_s: float = 0.0, plain_time_s: float = 0.0) -> None:
+    def record(
+        self,
+        accepted: int,
+        drafted: int,
+        time_s: float = 0.0,
+        plain_time_s: float = 0.0,
+        *,
+        emitted: int | None = None,
+    ) -> None:
         """Count one step of one row: guesses accepted of those verified, the time spent, and what plain
         decoding would have spent on the tokens emitted. A step without guesses leaves acceptance alone.
+        `emitted` is accepted + 1 unless said: a request that ends on a guess emits no bonus.
 
         Raises InputError on impossible values; nothing is counted then.
         """
+        if emitted is None:
+            emitted = accepted + 1
         _check_step(accepted, drafted, time_s, plain_time_s)
+        if not accepted <= emitted <= accepted + 1:
+            raise InputError(f"{emitted} emitted with {accepted} accepted", "emitted")
         self.steps += 1
-        self.emitted += accepted + 1
+        self.emitted += emitted
         self.time_s += time_s
         self.plain_time_s += plain_time_s
         if drafted:

@@ -1,10 +1,10 @@
-"""WHAT DOES THE BIG MODEL SAY? One packed pass over all rows, the target's own choice at every node, the verdict.
+"""WHAT DOES THE BIG MODEL SAY? One packed pass over all rows, its own choice at every node, the verdict.
 
 Read runner.py first, then sampler.py (how a token is chosen) and verify.py (which path stands). May import
 levels 0 to 2; never `draft`.
 """
 
-from wager.target.runner import RunRow, RunResult, TargetRunner
+from wager.target.runner import RunResult, RunRow, TargetRunner
 from wager.target.sampler import ChoiceRow, Choices, Sampler
 from wager.target.verify import judge
 

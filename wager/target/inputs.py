@@ -45,7 +45,8 @@ def build_inputs(rows: Sequence[RunRow], page_size: int, device: torch.device | 
     """Pack the rows. Precondition: each row's pages cover its context, pending tokens and nodes."""
     tokens: list[int] = []
     positions: list[int] = []
-    slots, pass_rows, starts, judged = [], [], [0], []
+    slots, pass_rows, starts = [], [], [0]
+    judged: list[int] = []
     for row in rows:
         start, root = len(tokens), row.context_len + len(row.pending) - 1
         tokens += row.pending

@@ -1,4 +1,4 @@
-"""Run the target: one packed pass over rows of pending tokens and trees, and its scores where they are judged.
+"""Run the target: one packed pass over rows of pending tokens and trees, its scores where they are judged.
 
 Owns the decoder and its K/V pool; lends the drafter its embedding and head. It does not choose tokens
 (sampler.py), does not know requests, and changes no cache but by the pass itself and `commit`.
@@ -73,5 +73,5 @@ class TargetRunner:
 
     @torch.inference_mode()
     def commit(self, result: RunResult, kept: Sequence[npt.NDArray[np.int64]]) -> int:
-        """Make the cache equal to the verdict: `kept[r]` are the pass tokens of row r that stand, ascending."""
+        """Make the cache equal to the verdict: `kept[r]` are row r's pass tokens that stand, ascending."""
         return commit_path(self.pool, result.inputs.slots, kept)

@@ -14,7 +14,7 @@ from wager.tree import Tree, accept
 
 
 def judge(trees: Sequence[Tree | None], choices: Choices) -> list[Verdict | None]:
-    """A verdict per row, in order; None for a row that is not judged (tree None) or whose scores are broken."""
+    """A verdict per row, in order; None where a row is not judged (tree None) or its scores are broken."""
     verdicts: list[Verdict | None] = []
     start = 0
     for tree in trees:

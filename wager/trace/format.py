@@ -40,7 +40,9 @@ class Trace:
     logprobs: npt.NDArray[np.floating]
     ranks: npt.NDArray[np.integer]
     target_p1: npt.NDArray[np.floating] | None = None
-    """The target's probability of the token before each position: known before a step there."""
+    """The target's highest probability where it chose the token before each position: known before a step."""
+    spine_only: bool = False
+    """Deeper guesses follow rank 0 alone (an autoregressive drafter): other ranks cannot have children."""
 
     @property
     def num_sequences(self) -> int:
@@ -101,7 +103,8 @@ def load_traces(source: Path | IO[bytes]) -> TraceFile:
         detail = reason or "not a readable .npz file"
         raise TraceError(f"cannot read {shown}: {detail}", field="traces") from error
     meta = _meta(arrays.pop("meta", None))
-    traces = tuple(_trace(kind, t, parts) for (kind, t), parts in _grouped(arrays).items())
+    spine_only = bool(meta.get("spine_only", False))
+    traces = tuple(_trace(kind, t, parts, spine_only) for (kind, t), parts in _grouped(arrays).items())
     if not traces:
         raise TraceError(f"{shown} holds no trace", field="traces")
     return TraceFile(traces, meta)
@@ -110,6 +113,11 @@ def load_traces(source: Path | IO[bytes]) -> TraceFile:
 def save_traces(path: Path, traces: Iterable[Trace], meta: dict[str, object] | None = None) -> None:
     """Write a trace file; float16 log-probabilities and int8 ranks, compressed. Checks what it writes."""
     arrays: dict[str, AnyArray] = {}
+    traces, meta = list(traces), dict(meta or {})
+    if any(trace.spine_only for trace in traces):
+        if not all(trace.spine_only for trace in traces):
+            raise TraceError("must hold for all traces of a file or for none", field="spine_only")
+        meta["spine_only"] = True
     for trace in traces:
         _check(trace)
         stem = f"{trace.kind}_{trace.temperature}"
@@ -146,7 +154,7 @@ def _grouped(
     return groups
 
 
-def _trace(kind: str, t: str, parts: dict[str, AnyArray]) -> Trace:
+def _trace(kind: str, t: str, parts: dict[str, AnyArray], spine_only: bool) -> Trace:
     for what in ("logprobs", "rank"):
         if what not in parts:
             raise TraceError("is missing", field=f"{kind}_{t}_{what}")
@@ -156,7 +164,7 @@ def _trace(kind: str, t: str, parts: dict[str, AnyArray]) -> Trace:
     trace = Trace(kind, t, parts["logprobs"], parts["rank"], parts.get("target_p1"))
     _check(trace)
     p1 = None if trace.target_p1 is None else trace.target_p1.astype(np.float32)
-    return Trace(kind, t, trace.logprobs.astype(np.float32), trace.ranks.astype(np.int16), p1)
+    return Trace(kind, t, trace.logprobs.astype(np.float32), trace.ranks.astype(np.int16), p1, spine_only)
 
 
 def _check(trace: Trace) -> None:

@@ -108,13 +108,15 @@ class _Slot:
     def row(self) -> Row:
         p1 = self.trace.target_p1
         confidence = None if p1 is None else float(p1[self.sequence, self.position])
-        return Row(self.request_id, self.position, target_p1=confidence)
+        offered = self.trace.logprobs[self.sequence, self.position, 0, 0] > -np.inf
+        drafters = (_DRAFTER,) if offered else ()  # the recorded drafter had nothing to offer here
+        return Row(self.request_id, self.position, target_p1=confidence, drafters=drafters)
 
     def draft(self, depth: int) -> Draft:
         """The recorded draft here, cut to `depth` (0: whole). The pass costs the same whatever is asked."""
         logprobs = self.trace.logprobs[self.sequence, self.position]
         logprobs = logprobs[:depth] if depth else logprobs
-        return Draft(_DRAFTER, logprobs.shape[0], logprobs)
+        return Draft(_DRAFTER, logprobs.shape[0], logprobs, self.trace.spine_only)
 
     def judge(self, tree: Tree) -> tuple[int, bool]:
         """Depth accepted by the one rule: a node's token is its rank, the target's the rank recorded."""
@@ -135,13 +137,13 @@ class _Slot:
         """The draft made at `start` once its fate is known: a token outside it, its last depth, the end."""
         known = min(self.position - start, self.trace.num_depths)
         ranks = self.trace.ranks[self.sequence, start, :known]
-        outside = np.flatnonzero(ranks < 0)
+        outside = np.flatnonzero(ranks != 0 if self.trace.spine_only else ranks < 0)
         if len(outside):
             ranks = ranks[: outside[0] + 1]
         elif known < self.trace.num_depths and not self.done:
             return None
         logprobs = self.trace.logprobs[self.sequence, start, : len(ranks)]
-        return Evidence(_DRAFTER, "", logprobs, ranks)
+        return Evidence(_DRAFTER, "", logprobs, ranks, self.trace.spine_only)
 
 
 class _Clock:

@@ -23,7 +23,7 @@ from wager.train.drafter import Teacher
 
 @dataclass(frozen=True)
 class Offered:
-    """Candidates at every position: log-probabilities [rows, positions, depths, ranks], ranks of the truth."""
+    """Candidates at every position: log-probabilities [rows, positions, depths, ranks], the truth's ranks."""
 
     logprobs: npt.NDArray[np.float16]
     ranks: npt.NDArray[np.int8]
@@ -86,7 +86,7 @@ def _draft(net: DFlashNet, teacher: Teacher, tokens: Tensor, features: Tensor, r
 
 
 def tokens_per_step(ranks: npt.NDArray[np.int8]) -> float:
-    """Mean tokens per step when the whole block is verified as a chain, over rows [rows, positions, depths]."""
+    """Mean tokens per step when the whole block is verified as a chain; ranks [rows, positions, depths]."""
     steps = total = 0
     run = np.cumprod(ranks == 0, axis=-1).sum(axis=-1)
     for row in run:

@@ -1,7 +1,7 @@
 """Text in, packed token sequences out.
 
 Reads JSON lines (`{"kind", "text", ...}`, plain or .xz) and plain text files; tokenises, and packs documents
-end to end into rows of one length. Knows nothing of models. A kind may be repeated, so that scarce ones count.
+end to end into rows of one length. A kind may be repeated, so that scarce ones count. Knows no models.
 """
 
 from __future__ import annotations
@@ -57,7 +57,12 @@ def _record(line: str, path: Path, number: int) -> Record:
         text = None
     if not isinstance(text, str):
         raise InputError(f"{path}, line {number}: expected an object with a text", field="corpus")
-    return Record(text, str(data.get("kind") or data.get("category") or "text"), str(data.get("licence", "")), str(data.get("source", "")))
+    return Record(
+        text,
+        str(data.get("kind") or data.get("category") or "text"),
+        str(data.get("licence", "")),
+        str(data.get("source", "")),
+    )
 
 
 @dataclass

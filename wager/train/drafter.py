@@ -1,9 +1,9 @@
 """What a block drafter learns from: many blocks per row, each seeing the context strictly before it.
 
-A row of tokens, the target's features and distributions over it, and random anchors. The block of an anchor is
-[known tokens, MASK ...]; it sees the features before the anchor and itself, and is asked for the tokens behind
-the known ones. Block lengths and the number of known tokens vary, so that both are options at run time. The loss
-weighs near depths more; its labels are the tokens and the target's own distribution at each place.
+A row of tokens, the target's features and distributions over it, and random anchors. The block of an anchor
+is [known tokens, MASK ...]; it sees the features before the anchor and itself, and is asked for the tokens
+behind the known ones. Block lengths and the number of known tokens vary, so that both are options at run
+time. The loss weighs near depths more; its labels are the tokens and the target's own distribution there.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 
+from wager.errors import ConfigError, InputError
 from wager.nn.models.dflash_net import DFlashNet
 from wager.nn.models.dflash_spec import read_spec
 
@@ -114,7 +115,9 @@ def spread_layers(num_target_layers: int, count: int = 5) -> tuple[int, ...]:
 def drafter_config(shape: DrafterShape, target: Any, mask_id: int, lesson: Lesson) -> dict[str, Any]:
     """The published config.json for a drafter of this target (its transformers config)."""
     layer_ids = list(shape.layer_ids or spread_layers(target.num_hidden_layers))
-    lengths = list(range(lesson.shortest, shape.block_size + 1)) if lesson.full_share < 1 else [shape.block_size]
+    lengths = (
+        list(range(lesson.shortest, shape.block_size + 1)) if lesson.full_share < 1 else [shape.block_size]
+    )
     rope = getattr(target, "rope_parameters", None) or {}
     return {
         "architectures": ["DFlashDraftModel"],
@@ -156,7 +159,14 @@ def build_drafter(config: dict[str, Any], seed: int = 0) -> DFlashNet:
 
 
 def cut_blocks(num_rows: int, length: int, block: int, lesson: Lesson, generator: torch.Generator) -> Blocks:
-    """Random anchors, lengths and numbers of known tokens for a batch, from the generator alone."""
+    """Random anchors, lengths and numbers of known tokens for a batch, from the generator alone.
+
+    Raises InputError where rows are too short for a block with context before and a token behind it.
+    """
+    if length < block + 2:
+        raise InputError(f"has rows of {length} tokens, too short for blocks of {block}", field="corpus")
+    if not 2 <= lesson.shortest <= block:
+        raise ConfigError("shortest", lesson.shortest, f"lengths from 2 to {block}")
     shape = (num_rows, lesson.anchors)
     starts = torch.randint(1, length - block, shape, generator=generator)
     full = torch.rand(shape, generator=generator) < lesson.full_share
@@ -182,18 +192,24 @@ def block_mask(blocks: Blocks, length: int, block: int) -> Tensor:
     return torch.cat((context, own), dim=-1).unsqueeze(1)
 
 
-def block_loss(net: DFlashNet, teacher: Teacher, tokens: Tensor, lesson: Lesson, generator: torch.Generator) -> Tensor:
+def block_loss(
+    net: DFlashNet, teacher: Teacher, tokens: Tensor, lesson: Lesson, generator: torch.Generator
+) -> Tensor:
     """The loss of a batch of rows [B, T]."""
     num_rows, length = tokens.shape
     block = net.spec.block_size
-    blocks = Blocks(*(part.to(tokens.device) for part in cut_blocks(num_rows, length, block, lesson, generator)))
+    blocks = Blocks(
+        *(part.to(tokens.device) for part in cut_blocks(num_rows, length, block, lesson, generator))
+    )
     features, logits = teacher.observe(tokens)
     places = torch.arange(block, device=tokens.device)
     at = blocks.starts[:, :, None] + places  # [B, A, block] absolute positions
     truth = tokens.gather(1, at.flatten(1)).view_as(at)
     visible = places < blocks.known[:, :, None]
     ids = torch.where(visible, truth, net.spec.mask_token_id)
-    positions = torch.cat((torch.arange(length, device=tokens.device).expand(num_rows, -1), at.flatten(1)), dim=1)
+    positions = torch.cat(
+        (torch.arange(length, device=tokens.device).expand(num_rows, -1), at.flatten(1)), dim=1
+    )
     mask = block_mask(blocks, length, block)
     hidden = net(teacher.embed(ids.flatten(1)), features, positions, mask)
     # Only places behind the known tokens and within the block are asked for.
@@ -210,10 +226,14 @@ def block_loss(net: DFlashNet, teacher: Teacher, tokens: Tensor, lesson: Lesson,
     return (loss * weight).sum() / weight.sum()
 
 
-def save_drafter(net: DFlashNet, config: dict[str, Any], folder: Path, dtype: torch.dtype = torch.bfloat16) -> None:
+def save_drafter(
+    net: DFlashNet, config: dict[str, Any], folder: Path, dtype: torch.dtype = torch.bfloat16
+) -> None:
     """The published folder: config.json and one safetensors file."""
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: weight.detach().to("cpu", dtype).contiguous() for name, weight in net.state_dict().items()}
+    weights = {
+        name: weight.detach().to("cpu", dtype).contiguous() for name, weight in net.state_dict().items()
+    }
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     stated = config | {"dtype": str(dtype).removeprefix("torch.")}
     (folder / "config.json").write_text(json.dumps(stated, indent=1), encoding="utf-8")

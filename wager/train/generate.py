@@ -30,7 +30,7 @@ def write_rows(
     temperature: float = 0.0,
     seeds: Sequence[int] | None = None,
 ) -> Written:
-    """Continue every prompt by exactly `num_output` tokens. Without seeds, sampling draws from torch's own."""
+    """Continue every prompt by exactly `num_output` tokens. Without seeds, sampling draws from torch."""
     device = next(model.parameters()).device
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
     longest = int(lengths.max())
@@ -40,14 +40,15 @@ def write_rows(
         padded[row, longest - len(prompt) :] = torch.tensor(prompt, device=device)
         mask[row, longest - len(prompt) :] = 1
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
-    noise = None
+    source, places = None, []
     if temperature > 0 and seeds is not None:
-        noise = NoiseSource(model.config.vocab_size, device)
+        source = NoiseSource(model.config.vocab_size, device)
+        places = list(zip(seeds, lengths.tolist(), strict=True))
     out = model(padded, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1)
     written = []
     for step in range(num_output):
-        keys = [] if noise is None else [(s, n + step) for s, n in zip(seeds or (), lengths.tolist(), strict=True)]
-        chosen = _choose(out.logits[:, -1].float(), temperature, None if noise is None else noise.rows(keys))
+        noise = None if source is None else source.rows([(seed, length + step) for seed, length in places])
+        chosen = _choose(out.logits[:, -1].float(), temperature, noise)
         written.append(chosen)
         if step + 1 == num_output:
             break

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from wager.errors import InputError
+from wager.errors import InputError, one_line
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,17 @@ class Progress:
     rows_per_s: float
     elapsed_s: float
     evaluation: dict[str, float] | None = None
+
+
+@dataclass
+class Standing:
+    """What of a run, beside weights and optimisers, a checkpoint must keep."""
+
+    update: int = 0
+    elapsed_s: float = 0.0
+    smoothed: float = math.nan
+    losses: list[float] = field(default_factory=list)
+    """Since the last report."""
 
 
 Loss = Callable[[Tensor, torch.Generator], Tensor]
@@ -133,32 +144,33 @@ class Trainer:
         config = self.config
         batches = Batches(self.rows, config.batch_rows, config.seed)
         optimizers = Optimizers(self.module, config)
-        start = self._resume(optimizers)
-        began, smoothed = time.perf_counter(), math.nan
-        losses: list[Tensor] = []
-        for update in range(start, config.updates):
-            elapsed = time.perf_counter() - began
-            share = update / config.updates
-            if config.max_seconds:
-                share = max(share, elapsed / config.max_seconds)
+        standing = self._resume(optimizers)
+        first, before_s, began = standing.update, standing.elapsed_s, time.perf_counter()
+        losses = [torch.tensor(loss, device=self.device) for loss in standing.losses]
+        for update in range(first, config.updates):
+            share = self._share(update, before_s + time.perf_counter() - began)
             if share >= 1.0:
                 break
             lr = config.lr * _schedule(update, share, config)
             losses.append(self._update(batches.at(update), update, optimizers, lr))
             done = update + 1
             if done % config.report_every == 0 or done == config.updates:
-                smoothed = float(torch.stack(losses).mean())
+                standing.smoothed = _mean(losses, done)
                 losses.clear()
-                if not math.isfinite(smoothed):
-                    raise InputError(f"the loss became {smoothed} at update {done}", field="lr")
-                self._tell(done, smoothed, lr, time.perf_counter() - began, done - start)
+                self._tell(done, standing.smoothed, lr, time.perf_counter() - began, done - first)
             if config.checkpoint_every and done % config.checkpoint_every == 0:
-                self._save(done, optimizers)
-        return smoothed
+                elapsed_s = before_s + time.perf_counter() - began
+                self._save(
+                    Standing(done, elapsed_s, standing.smoothed, [float(x) for x in losses]), optimizers
+                )
+        return standing.smoothed if not losses else _mean(losses, config.updates)
 
-    def _update(
-        self, batch: npt.NDArray[np.int32], update: int, optimizers: Optimizers, lr: float
-    ) -> Tensor:
+    def _share(self, update: int, elapsed_s: float) -> float:
+        """How much of the schedule is done: by updates, or by time where that is ahead."""
+        share = update / self.config.updates
+        return max(share, elapsed_s / self.config.max_seconds) if self.config.max_seconds else share
+
+    def _update(self, batch: npt.NDArray[np.int32], update: int, optimizers: Optimizers, lr: float) -> Tensor:
         config = self.config
         generator = torch.Generator().manual_seed((config.seed * 1_000_003 + update) & 0x7FFFFFFF)
         tokens = torch.from_numpy(batch.astype(np.int64)).to(self.device, non_blocking=True)
@@ -181,25 +193,39 @@ class Trainer:
             speed = count * self.config.batch_rows / max(elapsed, 1e-9)
             self.report(Progress(done, self.config.updates, loss, lr, speed, elapsed, found))
 
-    def _save(self, done: int, optimizers: Optimizers) -> None:
+    def _save(self, standing: Standing, optimizers: Optimizers) -> None:
         if self.checkpoint is None:
             return
         self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
-        state = {"update": done, "module": self.module.state_dict(), "optimizers": optimizers.state()}
+        state = {
+            "standing": asdict(standing),
+            "module": self.module.state_dict(),
+            "optimizers": optimizers.state(),
+        }
         waiting = self.checkpoint.with_suffix(".tmp")
         torch.save(state, waiting)
         waiting.replace(self.checkpoint)
 
-    def _resume(self, optimizers: Optimizers) -> int:
+    def _resume(self, optimizers: Optimizers) -> Standing:
         if self.checkpoint is None or not self.checkpoint.exists():
-            return 0
+            return Standing()
         try:
             state = torch.load(self.checkpoint, map_location=self.device, weights_only=True)
             self.module.load_state_dict(state["module"])
             optimizers.load(state["optimizers"])
-            return int(state["update"])
+            return Standing(**state["standing"])
         except Exception as error:
-            raise InputError(f"{self.checkpoint} is not a checkpoint of this run: {error}", field="checkpoint") from error
+            raise InputError(
+                f"{self.checkpoint} is not a checkpoint of this run: {one_line(error)}", field="checkpoint"
+            ) from error
+
+
+def _mean(losses: Sequence[Tensor], update: int) -> float:
+    """The mean loss; raises InputError when training has come to nothing."""
+    mean = float(torch.stack(list(losses)).mean())
+    if not math.isfinite(mean):
+        raise InputError(f"the loss became {mean} at update {update}", field="lr")
+    return mean
 
 
 def _schedule(update: int, share: float, config: TrainConfig) -> float:

@@ -1,4 +1,4 @@
-"""The recipe of the demo pair, stage by stage: tokenizer, target, its own text, drafters, and what they reached.
+"""The recipe of the demo pair, stage by stage: tokenizer, target, its own text, drafters, what they reached.
 
     python -m wager.train.recipe --corpus corpus.jsonl.xz --heldout heldout.jsonl.xz --out build/demo
 
@@ -13,16 +13,20 @@ import json
 import random
 import time
 from collections import defaultdict
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import tokenizers
 import torch
+from torch import Tensor
 
-from wager.train.acceptance import Rows, acceptance_by_depth, offered, repeated_share, tokens_per_step
-from wager.train.corpus import Record, TokenCorpus, read_records, tokenize
+from wager.errors import InputError
+from wager.train.corpus import Record, TokenArray, TokenCorpus, read_records, tokenize
 from wager.train.drafter import (
     DrafterShape,
     HFTeacher,
@@ -33,11 +37,89 @@ from wager.train.drafter import (
     save_drafter,
 )
 from wager.train.generate import write_rows
+from wager.train.heldout import Trial, judge, losses, read_heldout
 from wager.train.loop import Progress, TrainConfig, Trainer, progress_lines
 from wager.train.target import TargetShape, build_model, next_token_loss, save_target
-from wager.train.tokenizer import END_OF_TEXT, END_OF_TURN, MASK, PAD, save_tokenizer, train_tokenizer, with_thinking
+from wager.train.tokenizer import (
+    END_OF_TEXT,
+    END_OF_TURN,
+    MASK,
+    PAD,
+    save_tokenizer,
+    train_tokenizer,
+    with_thinking,
+)
 
 REPEATS = {"chat": 5.0, "dialog": 2.0, "math": 2.0, "code": 1.0, "prose": 1.0}
+TEMPERATURES = (0.0, 0.8, 0.0, 0.6, 1.0)
+"""Of the target's own text, one after the other."""
+LEAST_DOCUMENT = 24
+"""Shorter documents begin no text of the target's own."""
+
+Rows = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Everything that differs between the recipe and its trial run."""
+
+    documents: int
+    """Documents read; 0: all."""
+    characters: int
+    """Of each kind, for the tokenizer."""
+    vocab_size: int
+    target: TargetShape
+    row_len: int
+    target_training: TrainConfig
+    text_len: int
+    text_rows: int
+    text_turns: int
+    prompt_lens: tuple[int, ...]
+    drafter_training: TrainConfig
+    chain_training: TrainConfig
+    num_output: int
+    """Tokens written behind every held-out beginning."""
+
+
+FULL = Scale(
+    documents=0,
+    characters=6_000_000,
+    vocab_size=8192,
+    target=TargetShape(),
+    row_len=1024,
+    target_training=TrainConfig(100_000, warm_up=100, report_every=100),
+    text_len=512,
+    text_rows=2048,
+    text_turns=10_000,
+    prompt_lens=(16, 32, 64, 128, 192),
+    drafter_training=TrainConfig(100_000, 32, warm_up=100, report_every=200, weight_decay=0.05),
+    chain_training=TrainConfig(100_000, 128, lr=4e-3, report_every=500),
+    num_output=128,
+)
+
+TINY = Scale(
+    documents=2000,
+    characters=200_000,
+    vocab_size=1024,
+    target=TargetShape(1024, 64, 4, 2, 1, 32, 128, 512),
+    row_len=128,
+    target_training=TrainConfig(30, 8, warm_up=10, report_every=10),
+    text_len=96,
+    text_rows=8,
+    text_turns=2,
+    prompt_lens=(16, 32),
+    drafter_training=TrainConfig(20, 4, warm_up=5, report_every=10, weight_decay=0.05),
+    chain_training=TrainConfig(20, 8, lr=4e-3, report_every=10),
+    num_output=24,
+)
+
+
+class DrafterPlan(NamedTuple):
+    """A drafter to be trained."""
+
+    name: str
+    shape: DrafterShape
+    lesson: Lesson
 
 
 def say(*words: object) -> None:
@@ -49,10 +131,14 @@ def show(progress: Progress) -> None:
         say(line)
 
 
+def num_parameters(module: torch.nn.Module) -> int:
+    return sum(weight.numel() for weight in module.parameters())
+
+
 def texts_of(path: Path, seed: int, limit: int = 0) -> list[Record]:
     """The corpus, two of three worked problems with their reasoning in the think span."""
     chance = random.Random(seed)
-    records = []
+    records: list[Record] = []
     for record in read_records(path):
         text = record.text
         if record.kind == "math" and chance.random() < 2 / 3:
@@ -63,6 +149,44 @@ def texts_of(path: Path, seed: int, limit: int = 0) -> list[Record]:
     return records
 
 
+def special_id(tokenizer: tokenizers.Tokenizer, token: str) -> int:
+    """The id of a mark that training relies on."""
+    found = tokenizer.token_to_id(token)
+    if found is None:
+        raise InputError(f"has no token {token}", field="tokenizer")
+    return int(found)
+
+
+def plan_drafters(text: str) -> list[DrafterPlan]:
+    """From `layers:taps:soft,...`: taps are target layers joined by `-`, or `auto`."""
+    plans = []
+    for part in text.split(","):
+        try:
+            layers, taps, soft = part.split(":")
+            ids = tuple(int(i) for i in taps.split("-")) if "-" in taps else ()
+            shape, lesson = DrafterShape(num_layers=int(layers), layer_ids=ids), Lesson(soft=float(soft))
+        except ValueError as error:
+            raise InputError(f"{part!r} is not layers:taps:soft", field="drafters") from error
+        plans.append(DrafterPlan(f"drafter-{part.replace(':', '_')}", shape, lesson))
+    return plans
+
+
+def choose_prompts(
+    documents: Mapping[str, Sequence[TokenArray]], size: int, count: int, chance: random.Random
+) -> list[list[int]]:
+    """`count` pieces of `size` tokens, the kinds in turn, half of them from the beginning of a document."""
+    kinds = sorted(kind for kind, found in documents.items() if any(len(doc) >= size for doc in found))
+    if not kinds:
+        raise InputError(f"holds no document of {size} tokens", field="corpus")
+    prompts: list[list[int]] = []
+    while len(prompts) < count:
+        doc = chance.choice(documents[kinds[len(prompts) % len(kinds)]])
+        start = 0 if len(doc) <= size or chance.random() < 0.5 else chance.randrange(len(doc) - size)
+        if len(doc) - start >= size:
+            prompts.append(doc[start : start + size].tolist())
+    return prompts
+
+
 class Recipe:
     """The stages over one output folder."""
 
@@ -71,240 +195,187 @@ class Recipe:
         self.out = Path(options.out)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.tiny = bool(options.tiny)
+        self.scale = TINY if self.tiny else FULL
         self.figures: dict[str, Any] = {}
 
-    # -- tokenizer and corpus
+    def run(self) -> None:
+        plans = plan_drafters(self.options.drafters)
+        self.out.mkdir(parents=True, exist_ok=True)
+        corpus = self.corpus()
+        model = self.target(corpus)
+        self.judge_target(model)
+        rows = self.own_text(model, corpus)
+        for plan in plans:
+            self.drafter(plan, model, rows)
+        if self.options.chain_seconds:
+            self.chain(model, rows)
+        self.note("options", {name: str(value) for name, value in vars(self.options).items()})
+        self.note("shape", asdict(self.target_shape))
+        say("done")
 
+    def note(self, name: str, figures: object) -> None:
+        """Keep figures, at once also on disk: a later stage may fail."""
+        self.figures[name] = figures
+        (self.out / "figures.json").write_text(json.dumps(self.figures, indent=1), encoding="utf-8")
+
+    @cached_property
     def tokenizer(self) -> tokenizers.Tokenizer:
         path = self.out / "target" / "tokenizer.json"
         if path.exists():
             return tokenizers.Tokenizer.from_file(str(path))
-        records = texts_of(Path(self.options.corpus), 1, 2000 if self.tiny else 0)
-        chance = random.Random(2)
         sample: list[str] = []
         size: dict[str, int] = defaultdict(int)
-        for record in chance.sample(records, len(records)):
-            if size[record.kind] < (200_000 if self.tiny else 6_000_000):
+        records = self.records
+        for record in random.Random(2).sample(records, len(records)):
+            if size[record.kind] < self.scale.characters:
                 sample.append(record.text)
                 size[record.kind] += len(record.text)
-        made = train_tokenizer(sample, 1024 if self.tiny else 8192)
+        made = train_tokenizer(sample, self.scale.vocab_size)
         save_tokenizer(made, self.out / "target")
         say("tokenizer", made.get_vocab_size(), "words from", sum(size.values()), "characters")
         return made
 
-    def corpus(self, tokenizer: tokenizers.Tokenizer) -> TokenCorpus:
-        records = texts_of(Path(self.options.corpus), 1, 2000 if self.tiny else 0)
-        corpus = tokenize(records, tokenizer, tokenizer.token_to_id(END_OF_TEXT))
+    @cached_property
+    def records(self) -> list[Record]:
+        return texts_of(Path(self.options.corpus), 1, self.scale.documents)
+
+    @cached_property
+    def heldout(self) -> dict[str, list[str]]:
+        return read_heldout(Path(self.options.heldout))
+
+    @property
+    def target_shape(self) -> TargetShape:
+        return self.scale.target if self.tiny else replace(self.scale.target, num_layers=self.options.layers)
+
+    def corpus(self) -> TokenCorpus:
+        corpus = tokenize(self.records, self.tokenizer, special_id(self.tokenizer, END_OF_TEXT))
         say("corpus", corpus.num_tokens, "tokens")
         return corpus
 
-    # -- target
-
-    def target(self, tokenizer: tokenizers.Tokenizer, corpus: TokenCorpus) -> Any:
+    def target(self, corpus: TokenCorpus) -> Any:
         from transformers import Qwen3ForCausalLM
 
         folder = self.out / "target"
         if (folder / "config.json").exists():
-            model = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32).to(self.device)
             say("target loaded")
-            return model
-        shape = TargetShape(num_layers=self.options.layers)
-        if self.tiny:
-            shape = TargetShape(1024, 64, 4, 2, 1, 32, 128, 512)
-        ends = [tokenizer.token_to_id(END_OF_TURN), tokenizer.token_to_id(END_OF_TEXT)]
-        model = build_model(shape, ends, tokenizer.token_to_id(PAD), seed=0).to(self.device)
-        rows = corpus.packed(129 if self.tiny else 1025, 3, REPEATS)
-        config = TrainConfig(
-            updates=30 if self.tiny else 100_000,
-            batch_rows=8 if self.tiny else self.options.batch_rows,
-            lr=self.options.lr,
-            warm_up=10 if self.tiny else 100,
-            report_every=10 if self.tiny else 100,
-            optimizer=self.options.optimizer,
-            max_seconds=0 if self.tiny else self.options.target_seconds,
-        )
-        step = model
-        if self.options.compile:
-            step = torch.compile(model)
-        if self.device.type == "cuda":
-            torch.set_float32_matmul_precision("high")
-        say("target", sum(p.numel() for p in model.parameters()), "parameters,", rows.shape, "rows")
-        Trainer(model, lambda tokens, _g: next_token_loss(step, tokens), rows, config, self.device, show).run()
+            loaded: Any = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32)
+            return loaded.to(self.device)
+        ends = [special_id(self.tokenizer, END_OF_TURN), special_id(self.tokenizer, END_OF_TEXT)]
+        model = build_model(self.target_shape, ends, special_id(self.tokenizer, PAD), seed=0).to(self.device)
+        rows = corpus.packed(self.scale.row_len + 1, 3, REPEATS)
+        config = replace(self.scale.target_training, lr=self.options.lr)
+        if not self.tiny:
+            config = replace(config, batch_rows=self.options.batch_rows)
+        say("target", num_parameters(model), "parameters,", rows.shape, "rows")
+        timed = self.timed(config, self.options.target_seconds)
+        self.learn_next_tokens(model, rows, timed, self.options.compile)
         save_target(model, folder)
         return model
 
-    # -- the target's own text
+    def timed(self, config: TrainConfig, seconds: float) -> TrainConfig:
+        """The training with the options' optimiser, bounded by time in earnest and by updates in a trial."""
+        return replace(config, optimizer=self.options.optimizer, max_seconds=0.0 if self.tiny else seconds)
 
-    def own_text(self, model: Any, corpus: TokenCorpus) -> np.ndarray:
+    def learn_next_tokens(self, model: Any, rows: Rows, config: TrainConfig, compiled: bool) -> None:
+        network: Any = torch.compile(model) if compiled else model
+        if self.device.type == "cuda":
+            torch.set_float32_matmul_precision("high")
+
+        def loss(tokens: Tensor, _generator: torch.Generator) -> Tensor:
+            return next_token_loss(network, tokens)
+
+        Trainer(model, loss, rows, config, self.device, show).run()
+
+    def own_text(self, model: Any, corpus: TokenCorpus) -> Rows:
         """Rows that begin with corpus text and go on as the target writes, greedy and sampled."""
         path = self.out / "own_text.npy"
         if path.exists():
-            return np.load(path)
-        chance = random.Random(5)
-        length = 96 if self.tiny else 512
-        batch = 8 if self.tiny else 2048
-        rows: list[np.ndarray] = []
-        began, turn = time.perf_counter(), 0
-        docs = {kind: [d for d in found if len(d) > 24] for kind, found in corpus.documents.items()}
-        kinds = sorted(kind for kind, found in docs.items() if found)
+            stored: Rows = np.load(path)
+            return stored
+        chance, scale = random.Random(5), self.scale
+        documents = {
+            kind: [doc for doc in found if len(doc) > LEAST_DOCUMENT]
+            for kind, found in corpus.documents.items()
+        }
+        rows: list[Rows] = []
+        began = time.perf_counter()
         model.eval()
-        while time.perf_counter() - began < self.options.text_seconds and turn < (2 if self.tiny else 10_000):
-            temperature = (0.0, 0.8, 0.0, 0.6, 1.0)[turn % 5]
-            size = chance.choice((16, 32, 64, 128, 192)[: 2 if self.tiny else 5])
-            prompts = []
-            while len(prompts) < batch:
-                doc = chance.choice(docs[kinds[len(prompts) % len(kinds)]])
-                start = 0 if len(doc) <= size or chance.random() < 0.5 else chance.randrange(len(doc) - size)
-                if len(doc) - start >= size:
-                    prompts.append(doc[start : start + size].tolist())
+        # At least one turn, however little time is given.
+        while not rows or (
+            len(rows) < scale.text_turns and time.perf_counter() - began < self.options.text_seconds
+        ):
+            temperature = TEMPERATURES[len(rows) % len(TEMPERATURES)]
+            size = chance.choice(scale.prompt_lens)
+            prompts = choose_prompts(documents, size, scale.text_rows, chance)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-                done = write_rows(model, prompts, length - size, temperature)
+                done = write_rows(model, prompts, scale.text_len - size, temperature)
             rows.append(done.tokens.cpu().numpy().astype(np.int32))
-            turn += 1
         found = np.concatenate(rows)
         np.save(path, found)
         say("own text", found.shape, f"{time.perf_counter() - began:.0f} s")
         return found
 
-    # -- drafters
-
-    def drafter(self, name: str, model: Any, rows: np.ndarray, shape: DrafterShape, lesson: Lesson) -> None:
-        folder = self.out / name
-        mask_id = self.tokenizer().token_to_id(MASK)
+    def drafter(self, plan: DrafterPlan, model: Any, rows: Rows) -> None:
+        """Train a block drafter on the target's own text, save it, and judge it."""
+        shape, lesson = plan.shape, plan.lesson
         if self.tiny:
             shape = replace(shape, num_heads=2, num_kv_heads=1, head_dim=32, intermediate_size=128)
             lesson = replace(lesson, anchors=4)
-        config = drafter_config(shape, model.config, mask_id, lesson)
+        config = drafter_config(shape, model.config, special_id(self.tokenizer, MASK), lesson)
         teacher = HFTeacher(model, tuple(config["dflash_config"]["target_layer_ids"]))
         net = build_drafter(config, seed=1).to(self.device)
-        training = TrainConfig(
-            updates=20 if self.tiny else 100_000,
-            batch_rows=4 if self.tiny else 32,
-            lr=self.options.drafter_lr,
-            warm_up=5 if self.tiny else 100,
-            report_every=10 if self.tiny else 200,
-            optimizer=self.options.optimizer,
-            weight_decay=0.05,
-            max_seconds=0 if self.tiny else self.options.drafter_seconds,
-        )
-        say("drafter", name, sum(p.numel() for p in net.parameters()), "parameters, layers", teacher.layer_ids)
-        loss = lambda tokens, g: block_loss(net, teacher, tokens, lesson, g)  # noqa: E731
-        Trainer(net, loss, rows, training, self.device, show).run()
-        save_drafter(net, config, folder)
-        self.judge(name, model, net, teacher)
+        training = replace(self.scale.drafter_training, lr=self.options.drafter_lr)
 
-    def chain(self, model: Any, rows: np.ndarray) -> None:
+        def loss(tokens: Tensor, generator: torch.Generator) -> Tensor:
+            return block_loss(net, teacher, tokens, lesson, generator)
+
+        say("drafter", plan.name, num_parameters(net), "parameters, layers", teacher.layer_ids)
+        timed = self.timed(training, self.options.drafter_seconds)
+        Trainer(net, loss, rows, timed, self.device, show).run()
+        save_drafter(net, config, self.out / plan.name)
+        trial = Trial(self.options.judge_texts, self.scale.num_output)
+        found = judge(net, teacher, self.tokenizer, self.heldout, trial)
+        self.note(plan.name, found)
+        say(plan.name, {key: round(value["tokens_per_step"], 2) for key, value in found.items()})
+
+    def chain(self, model: Any, rows: Rows) -> None:
         """A tiny autoregressive drafter, trained on the target's own text."""
         shape = TargetShape(model.config.vocab_size, 128, 2, 2, 1, 64, 384, 2048)
         ends = list(model.config.eos_token_id)
         small = build_model(shape, ends, model.config.pad_token_id, seed=3).to(self.device)
-        training = TrainConfig(
-            updates=20 if self.tiny else 100_000,
-            batch_rows=8 if self.tiny else 128,
-            lr=4e-3,
-            report_every=10 if self.tiny else 500,
-            optimizer=self.options.optimizer,
-            max_seconds=0 if self.tiny else self.options.chain_seconds,
-        )
-        say("chain drafter", sum(p.numel() for p in small.parameters()), "parameters")
-        Trainer(small, lambda tokens, _g: next_token_loss(small, tokens), rows, training, self.device, show).run()
+        say("chain drafter", num_parameters(small), "parameters")
+        timed = self.timed(self.scale.chain_training, self.options.chain_seconds)
+        self.learn_next_tokens(small, rows, timed, compiled=False)
         save_target(small, self.out / "chain")
 
-    # -- what they reached
-
-    def heldout(self) -> dict[str, list[str]]:
-        by_kind: dict[str, list[str]] = defaultdict(list)
-        for line in read_records(Path(self.options.heldout)):
-            by_kind[line.kind].append(line.text)
-        return dict(by_kind)
-
-    def judge(self, name: str, model: Any, net: Any, teacher: HFTeacher) -> None:
-        """Tokens per step on held-out beginnings: 400 characters of prompt, 128 new tokens."""
-        tokenizer = self.tokenizer()
-        found: dict[str, Any] = {}
-        net.eval()
-        for kind, texts in self.heldout().items():
-            prompts = [tokenizer.encode(text[:400]).ids for text in texts[: self.options.judge_texts]]
-            prompts = [p for p in prompts if len(p) >= 4]
-            for temperature in (0.0, 0.8):
-                seeds = list(range(1000, 1000 + len(prompts)))
-                num_output = 24 if self.tiny else 128
-                with torch.autocast(self.device.type, torch.bfloat16, enabled=False):
-                    done = write_rows(model, prompts, num_output, temperature, seeds)
-                    rows = Rows(done.tokens, done.num_prompt, num_output, temperature, seeds)
-                    seen = offered(net, teacher, rows)
-                outputs = np.stack(
-                    [r[n : n + num_output] for r, n in zip(done.tokens.cpu().numpy(), done.num_prompt.tolist(), strict=True)]
-                )
-                found[f"{kind}_t{temperature:g}"] = {
-                    "tokens_per_step": tokens_per_step(seen.ranks),
-                    "by_depth": [round(rate, 3) for rate in acceptance_by_depth(seen.ranks)],
-                    "repeated_8grams": repeated_share(outputs),
-                }
-        self.figures[name] = found
-        say(name, {key: round(value["tokens_per_step"], 2) for key, value in found.items()})
-        (self.out / "figures.json").write_text(json.dumps(self.figures, indent=1))
-
-    @torch.no_grad()
-    def heldout_loss(self, model: Any) -> None:
-        tokenizer = self.tokenizer()
-        result = {}
-        model.eval()
-        for kind, texts in self.heldout().items():
-            nats = tokens = characters = 0.0
-            for text in texts[:100]:
-                ids = tokenizer.encode(text).ids[:1024]
-                if len(ids) < 2:
-                    continue
-                loss = float(next_token_loss(model, torch.tensor([ids], device=self.device)))
-                nats += loss * (len(ids) - 1)
-                tokens += len(ids) - 1
-                characters += len(tokenizer.decode(ids, skip_special_tokens=False))
-            result[kind] = {"nats_per_token": nats / tokens, "nats_per_character": nats / characters}
-        self.figures["heldout_loss"] = result
-        say("held-out", {k: (round(v["nats_per_token"], 2), round(v["nats_per_character"], 3)) for k, v in result.items()})
-        (self.out / "figures.json").write_text(json.dumps(self.figures, indent=1))
-
-    def run(self) -> None:
-        self.out.mkdir(parents=True, exist_ok=True)
-        tokenizer = self.tokenizer()
-        corpus = self.corpus(tokenizer)
-        model = self.target(tokenizer, corpus)
-        self.heldout_loss(model)
-        rows = self.own_text(model, corpus)
-        for text in self.options.drafters.split(","):
-            layers, taps, soft = text.split(":")
-            ids = tuple(int(i) for i in taps.split("-")) if "-" in taps else ()
-            shape = DrafterShape(num_layers=int(layers), layer_ids=ids)
-            self.drafter(f"drafter-{text.replace(':', '_')}", model, rows, shape, Lesson(soft=float(soft)))
-        if self.options.chain_seconds:
-            self.chain(model, rows)
-        self.figures["options"] = {k: str(v) for k, v in vars(self.options).items()}
-        self.figures["shape"] = asdict(TargetShape())
-        (self.out / "figures.json").write_text(json.dumps(self.figures, indent=1))
-        say("done")
+    def judge_target(self, model: Any) -> None:
+        found = losses(model, self.tokenizer, self.heldout)
+        self.note("heldout_loss", found)
+        say("held-out nats per token", {kind: round(own["nats_per_token"], 2) for kind, own in found.items()})
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--corpus", required=True)
     parser.add_argument("--heldout", required=True)
     parser.add_argument("--out", required=True)
-    parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--optimizer", default="muon")
-    parser.add_argument("--layers", type=int, default=20)
-    parser.add_argument("--batch-rows", type=int, default=64)
+    parser.add_argument("--tiny", action="store_true", help="a trial run in small")
+    parser.add_argument("--compile", action="store_true", help="compile the target while it is trained")
+    parser.add_argument("--optimizer", choices=("muon", "adamw"), default="muon")
+    parser.add_argument("--layers", type=int, default=20, help="of the target")
+    parser.add_argument("--batch-rows", type=int, default=64, help="rows per update of the target")
     parser.add_argument("--lr", type=float, default=4e-3)
     parser.add_argument("--drafter-lr", type=float, default=2e-3)
     parser.add_argument("--target-seconds", type=float, default=420)
     parser.add_argument("--text-seconds", type=float, default=100)
     parser.add_argument("--drafter-seconds", type=float, default=180)
-    parser.add_argument("--chain-seconds", type=float, default=60)
-    parser.add_argument("--judge-texts", type=int, default=40)
+    parser.add_argument("--chain-seconds", type=float, default=60, help="0: no chain drafter")
+    parser.add_argument("--judge-texts", type=int, default=40, help="held-out texts of each kind")
     parser.add_argument("--drafters", default="2:auto:0.5", help="layers:taps:soft, comma separated")
-    Recipe(parser.parse_args()).run()
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
-    main()
+    Recipe(read_options()).run()

@@ -41,7 +41,7 @@ class TargetShape:
             num_key_value_heads=self.num_kv_heads,
             head_dim=self.head_dim,
             max_position_embeddings=self.max_position,
-            rope_theta=10_000.0,
+            rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
             tie_word_embeddings=True,
             bos_token_id=None,
             eos_token_id=eos_ids,

@@ -71,7 +71,7 @@ def save_tokenizer(tokenizer: tokenizers.Tokenizer, folder: Path) -> None:
 
 
 def with_thinking(text: str) -> str:
-    """A worked solution with its reasoning inside the think span; unchanged where it does not look like one."""
+    """A worked solution with its reasoning inside the think span; anything else unchanged."""
     mark = f"{ROLES[2]}\n"
     start = text.find(mark)
     end = text.rfind("\nThe answer is ")

@@ -1,0 +1,223 @@
+"""Record a trace: plain decoding in which a drafter proposes at every position and nothing is verified.
+
+While it records, a controller and a notebook of its own stand in for the engine's, so neither the policy nor
+what it has learned is touched. Written is the format of wager/trace, whose replay can then try any policy on
+this run. `LLM.record_trace` calls it; it knows no text and simulates nothing itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterator
+from collections.abc import Sequence as Many
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from wager.draft.base import Proposal
+from wager.engine.hindsight import Hindsight
+from wager.errors import ConfigError, DrafterError, InputError, ModelError, RequestError
+from wager.policy import PLAIN, Controller, Evidence, Experience, Offer, Row
+from wager.policy.simple import Plain
+from wager.records import SamplingParams
+from wager.trace.format import PADDING, Trace, save_traces
+
+if TYPE_CHECKING:
+    from wager.engine.engine import Engine
+
+_KIND = re.compile(r"[\w.-]+")
+_HOTTEST = 10.0  # a trace's names have one digit before the point: t08 is 0.8, t12 is 1.2
+
+
+class Asked(NamedTuple):
+    """A request to record."""
+
+    prompt_ids: Many[int]
+    params: SamplingParams
+
+
+class Position(NamedTuple):
+    """One token of the output and what was known before it came."""
+
+    token: int
+    proposal: Proposal | None
+    """None where the drafter had nothing to offer."""
+    target_p1: float
+
+
+def record_trace(engine: Engine, asked: Many[Asked], path: Path, kind: str = "text") -> None:
+    """Run these requests and write what the first drafter offered on the way, a trace per temperature.
+
+    Raises ConfigError where that drafter has no probabilities, RequestError or InputError on what cannot be
+    recorded, DrafterError or ModelError where the run fails; nothing is written then.
+    """
+    drafter = _drafter_of(engine)
+    if not _KIND.fullmatch(kind):
+        raise InputError(f"{kind!r} is not a word of letters, digits, '.', '_' and '-'", "trace_kind")
+    labels = [label_of(one.params.temperature) for one in asked]
+    positions = record(engine, asked)
+    by_label = {
+        label: [own for own, its in zip(positions, labels, strict=True) if its == label]
+        for label in dict.fromkeys(labels)
+    }
+    traces = [_trace(kind, label, sequences) for label, sequences in by_label.items()]
+    temperatures = {label: one.params.temperature for label, one in zip(labels, asked, strict=True)}
+    meta: dict[str, object] = {
+        "drafter": drafter,
+        "model": engine.parts.notes.get("model", ""),
+        "noised": any(value > 0 for value in temperatures.values()),
+        "temperature": temperatures,
+    }
+    try:
+        save_traces(path, traces, meta)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}", "record_trace") from error
+
+
+def record(engine: Engine, asked: Many[Asked]) -> list[list[Position]]:
+    """Run these requests to their end; the positions of each, in order. The engine must be idle."""
+    if engine.has_work:
+        raise RequestError("other requests are running; a recording needs the engine alone", "record_trace")
+    notes, failures = _Notes(), engine.telemetry.drafter_failures
+    ids = [("shadow", i) for i in range(len(asked))]
+    with _standing_in(engine, notes, _drafter_of(engine)):
+        try:
+            for request_id, one in zip(ids, asked, strict=True):
+                engine.add(request_id, one.prompt_ids, one.params)
+            _run(engine)
+        finally:
+            for request_id in ids:
+                engine.abort(request_id)
+            engine.step()  # nothing runs: takes away the last words of what was aborted
+    if engine.telemetry.drafter_failures > failures:
+        raise DrafterError("the drafter failed on the way, so its drafts are not complete")
+    return [notes.positions[request_id] for request_id in ids]
+
+
+def label_of(temperature: float) -> str:
+    """The temperature as a trace's names have it: t0, t08, t12. Raises ConfigError where they cannot."""
+    if temperature >= _HOTTEST:
+        raise ConfigError("temperature", temperature, f"below {_HOTTEST:g} in a trace")
+    digits = format(Decimal(repr(temperature)), "f")
+    whole, _, rest = digits.partition(".")
+    return f"t{whole}{rest.rstrip('0')}"
+
+
+def _drafter_of(engine: Engine) -> str:
+    """The engine's first drafter; a trace holds noised log-probabilities, so it must have some."""
+    name = next(iter(engine.drafters), "none")
+    if name == "none" or not engine.drafters[name].uses_noise:
+        raise ConfigError(
+            "drafter", name, "one with probabilities of its own, from a model folder, to record"
+        )
+    return name
+
+
+def _run(engine: Engine) -> None:
+    while engine.has_work:
+        for event in engine.step():
+            if event.error is not None:
+                raise ModelError(event.error)
+
+
+class _Notes(Hindsight):
+    """Stands in for the engine's hindsight: the same calls, but everything is written down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions: dict[Hashable, list[Position]] = {}
+        self._drafts: dict[Hashable, Proposal] = {}
+        self._confidence: dict[Hashable, float] = {}
+
+    def look(self, rows: Many[Row]) -> None:
+        """What a policy sees of these rows before the step."""
+        for row in rows:
+            self._confidence[row.request_id] = 1.0 if row.target_p1 is None else row.target_p1
+
+    def add(
+        self,
+        request_id: Hashable,
+        drafter: str,
+        phase: str,
+        proposal: tuple[npt.NDArray[np.int64], npt.NDArray[np.float32] | None, bool],
+    ) -> None:
+        self._drafts[request_id] = Proposal(*proposal)
+
+    def feed(self, request_id: Hashable, tokens: Many[int]) -> list[Evidence]:
+        (token,) = tokens  # plain decoding: one a step
+        draft = self._drafts.pop(request_id, None)
+        found = Position(token, draft, self._confidence[request_id])
+        self.positions.setdefault(request_id, []).append(found)
+        return []
+
+    def close(self, request_id: Hashable) -> list[Evidence]:
+        self._drafts.pop(request_id, None)
+        return []
+
+
+class _Shadow(Plain):
+    """Lets one drafter run wherever it can, and verifies nothing of it."""
+
+    # The gate in the name tells the engine to measure the target's confidence, which a trace holds.
+    name = "entropy+ar"
+
+    def __init__(self, experience: Experience, notes: _Notes, drafter: str) -> None:
+        super().__init__(experience)
+        self._notes = notes
+        self._offer = Offer(drafter)
+
+    def offer(self, rows: Many[Row]) -> list[Offer]:
+        self._notes.look(rows)
+        return [self._offer if self._offer.drafter in row.drafters else PLAIN for row in rows]
+
+
+@contextmanager
+def _standing_in(engine: Engine, notes: _Notes, drafter: str) -> Iterator[None]:
+    """The engine with another policy, experience and hindsight; its own are put back as they were."""
+    own = engine.controller, engine.hindsight
+    shadow = Controller("ar", Experience())
+    shadow.policy = _Shadow(shadow.experience, notes, drafter)
+    engine.controller, engine.hindsight = shadow, notes
+    try:
+        yield
+    finally:
+        engine.controller, engine.hindsight = own
+
+
+def _trace(kind: str, label: str, sequences: Many[Many[Position]]) -> Trace:
+    """The arrays of docs/trace-format.md. Where nothing was offered: minus infinity, and rank -1."""
+    drafts = [p.proposal for positions in sequences for p in positions if p.proposal is not None]
+    if not drafts:
+        raise RequestError("too few to draft anything: there is nothing to record", "max_tokens")
+    depths, ranks = np.max([draft.token_ids.shape for draft in drafts], axis=0)
+    shape = (len(sequences), max(map(len, sequences)), int(depths))
+    scores = np.full((*shape, int(ranks)), -np.inf, np.float32)
+    found = np.full(shape, PADDING, np.int16)
+    confidence = np.ones(shape[:2], np.float32)
+    for i, positions in enumerate(sequences):
+        confidence[i, : len(positions)] = [position.target_p1 for position in positions]
+        found[i, : len(positions)] = -1
+        tokens = np.array([position.token for position in positions])
+        for start, position in enumerate(positions):
+            if position.proposal is not None:
+                _enter(position.proposal, tokens[start:], scores[i, start], found[i, start])
+    return Trace(kind, label, scores, found, confidence, any(draft.spine_only for draft in drafts))
+
+
+def _enter(
+    draft: Proposal,
+    tokens: npt.NDArray[np.int64],
+    scores: npt.NDArray[np.float32],
+    ranks: npt.NDArray[np.int16],
+) -> None:
+    """One draft into its place, set against the tokens that came; behind the end of the text none did."""
+    assert draft.logprobs is not None
+    depths, width = draft.token_ids.shape
+    scores[:depths, :width] = np.minimum(draft.logprobs, 0.0)
+    known = min(depths, len(tokens))
+    hits = draft.token_ids[:known] == tokens[:known, None]
+    ranks[:known] = np.where(hits.any(axis=1), hits.argmax(axis=1), -1)

@@ -1,0 +1,110 @@
+"""What a pair reached on text it has not learned from, by kind: the target's loss, the drafter's acceptance.
+
+Reads a held-out file, continues the beginnings of its texts with the target, and asks what the drafter would
+have offered on the way. It writes no files and trains nothing; recipe.py keeps its figures.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+import torch
+
+from wager.errors import InputError
+from wager.nn.models.dflash_net import DFlashNet
+from wager.train.acceptance import Rows, acceptance_by_depth, offered, repeated_share, tokens_per_step
+from wager.train.corpus import read_records
+from wager.train.drafter import HFTeacher
+from wager.train.generate import Written, write_rows
+from wager.train.target import next_token_loss
+
+TextsByKind = Mapping[str, Sequence[str]]
+
+_PROMPT_CHARACTERS = 400
+_LEAST_PROMPT = 4
+_FIRST_SEED = 1000
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How a drafter is judged."""
+
+    num_texts: int = 40
+    """Texts of each kind."""
+    num_output: int = 128
+    temperatures: tuple[float, ...] = (0.0, 0.8)
+
+
+def read_heldout(path: Path) -> dict[str, list[str]]:
+    """The texts of a held-out file by kind."""
+    by_kind: dict[str, list[str]] = defaultdict(list)
+    for record in read_records(path):
+        by_kind[record.kind].append(record.text)
+    if not by_kind:
+        raise InputError(f"{path} holds no text", field="heldout")
+    return dict(by_kind)
+
+
+@torch.no_grad()
+def losses(
+    model: Any, tokenizer: tokenizers.Tokenizer, texts: TextsByKind, num_texts: int = 100
+) -> dict[str, dict[str, float]]:
+    """Nats per token and per character of each kind, over the first 1,024 tokens of its texts."""
+    model.eval()
+    found = {}
+    for kind, own in texts.items():
+        nats = num_tokens = num_characters = 0.0
+        for text in own[:num_texts]:
+            ids = tokenizer.encode(text).ids[:1024]
+            if len(ids) < 2:
+                continue
+            loss = float(next_token_loss(model, torch.tensor([ids], device=model.device)))
+            nats += loss * (len(ids) - 1)
+            num_tokens += len(ids) - 1
+            num_characters += len(tokenizer.decode(ids, skip_special_tokens=False))
+        if num_tokens:
+            found[kind] = {"nats_per_token": nats / num_tokens, "nats_per_character": nats / num_characters}
+    return found
+
+
+def judge(
+    net: DFlashNet, teacher: HFTeacher, tokenizer: tokenizers.Tokenizer, texts: TextsByKind, trial: Trial
+) -> dict[str, dict[str, Any]]:
+    """Tokens per step, acceptance by depth and repetition, by `{kind}_t{temperature}`."""
+    net.eval()
+    found = {}
+    for kind, own in texts.items():
+        encoded = [tokenizer.encode(text[:_PROMPT_CHARACTERS]).ids for text in own[: trial.num_texts]]
+        prompts = [ids for ids in encoded if len(ids) >= _LEAST_PROMPT]
+        if not prompts:
+            continue
+        for temperature in trial.temperatures:
+            found[f"{kind}_t{temperature:g}"] = _judge_rows(net, teacher, prompts, temperature, trial)
+    return found
+
+
+def _judge_rows(
+    net: DFlashNet, teacher: HFTeacher, prompts: Sequence[Sequence[int]], temperature: float, trial: Trial
+) -> dict[str, Any]:
+    seeds = list(range(_FIRST_SEED, _FIRST_SEED + len(prompts)))
+    done = write_rows(teacher.model, prompts, trial.num_output, temperature, seeds)
+    rows = Rows(done.tokens, done.num_prompt, trial.num_output, temperature, seeds)
+    seen = offered(net, teacher, rows)
+    return {
+        "tokens_per_step": tokens_per_step(seen.ranks),
+        "by_depth": [round(rate, 3) for rate in acceptance_by_depth(seen.ranks)],
+        "repeated_8grams": repeated_share(_outputs(done, trial.num_output)),
+    }
+
+
+def _outputs(done: Written, num_output: int) -> npt.NDArray[np.int64]:
+    """[rows, num_output]: what the target wrote, without prompts and padding."""
+    rows = zip(done.tokens.cpu().numpy(), done.num_prompt.tolist(), strict=True)
+    return np.stack([row[start : start + num_output] for row, start in rows])
