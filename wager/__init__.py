@@ -9,17 +9,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from wager.config import EngineConfig
     from wager.errors import WagerError
+    from wager.llm import LLM
     from wager.policy.bod import BODConfig, BODController, BODObservation, bod_optimal_bet
     from wager.policy.stats import ExponentialMovingAverage, SpeculationStats
+    from wager.records import SamplingParams
 
     __version__: str
 
 __all__ = [
+    "LLM",
     "BODConfig",
     "BODController",
     "BODObservation",
+    "EngineConfig",
     "ExponentialMovingAverage",
+    "SamplingParams",
     "SpeculationStats",
     "WagerError",
     "__version__",
@@ -30,7 +36,10 @@ _HOMES = {
     "BODConfig": "wager.policy.bod",
     "BODController": "wager.policy.bod",
     "BODObservation": "wager.policy.bod",
+    "EngineConfig": "wager.config",
     "ExponentialMovingAverage": "wager.policy.stats",
+    "LLM": "wager.llm",
+    "SamplingParams": "wager.records",
     "SpeculationStats": "wager.policy.stats",
     "WagerError": "wager.errors",
     "bod_optimal_bet": "wager.policy.bod",

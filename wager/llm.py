@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from wager.config import EngineConfig, with_values
-from wager.engine.assemble import build_engine
 from wager.engine.engine import Engine, Event
-from wager.engine.sequence import Sequence as Running
-from wager.engine.shadow import Asked, record_trace
-from wager.errors import ModelError, RequestError, WagerError
+from wager.engine.engine import Sequence as Running
+from wager.errors import RequestError, WagerError
 from wager.records import SamplingParams
 from wager.text.chat import ChatTemplate
 
@@ -93,9 +91,9 @@ class LLM:
         if drafter != "auto":
             given["drafter"] = drafter or "none"
         config = with_values(config or EngineConfig(), **{k: v for k, v in given.items() if v is not None})
-        self.engine: Engine = build_engine(config, seed)
+        self.engine: Engine = Engine.from_config(config, seed)
         self.config = config
-        self.chat_template = ChatTemplate.from_folder(_folder_of(config))
+        self.chat_template = ChatTemplate.from_folder(self.engine.parts.folder)
         self._requests = 0
         self._open: set[object] = set()
         self._unread: list[Event] = []
@@ -139,8 +137,8 @@ class LLM:
             yield from self._events(ids)
         finally:
             self._open -= ids.keys()
-            for request_id in ids:
-                self.engine.abort(request_id)
+            for known in ids:
+                self.engine.abort(known)
             self._unread = [event for event in self._unread if event.request_id in self._open]
             if not self.engine.scheduler.has_work:
                 self._read_step()  # nothing runs: only takes away the last words of what was aborted
@@ -160,8 +158,7 @@ class LLM:
         batch = _as_batch(prompts)
         encoded = [self.encode(prompt) for prompt in batch]
         each = _as_params(params, len(batch))
-        asked = [Asked(ids, own) for ids, own in zip(encoded, each, strict=True)]
-        record_trace(self.engine, asked, Path(path), kind)
+        self.engine.record_trace(list(zip(encoded, each, strict=True)), Path(path), kind)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt of any kind."""
@@ -226,7 +223,7 @@ def _output(index: int, sequence: Running, event: Event) -> Output:
         list(sequence.request.prompt_ids),
         sequence.output_ids,
         sequence.text,
-        (sequence.finish or "").value if sequence.finish else "",
+        sequence.finish.value if sequence.finish else "",
         [origin.value for origin in sequence.origins],
         Stats(
             stats.steps,
@@ -267,12 +264,3 @@ def _as_params(params: SamplingParams | Sequence[SamplingParams] | None, count: 
     if len(each) != count:
         raise RequestError(f"has {len(each)} entries for {count} prompts", field="params")
     return each
-
-
-def _folder_of(config: EngineConfig) -> Any:
-    from wager.engine.assemble import find_folder
-
-    try:
-        return find_folder(config.model.model)
-    except ModelError:
-        return config.model.model

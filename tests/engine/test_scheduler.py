@@ -102,6 +102,32 @@ def test_fair_share_favours_the_client_served_least() -> None:
     assert first_steps(scheduler) == [0, 3, 1, 2]
 
 
+def test_a_newcomer_begins_level_with_the_least_served() -> None:
+    scheduler = make(max_rows=1, order="fair")
+    for number in range(3):
+        scheduler.add(sequence(number, client="old", output=8))
+    for _ in range(8):
+        take_step(scheduler)
+    # Level with the other, it waits its turn by arrival; ahead by a whole past, 4 and 5 would come before 1.
+    for number in (3, 4, 5):
+        scheduler.add(sequence(number, client="new", output=8))
+    assert first_steps(scheduler) == [1, 3, 2, 4, 5]
+
+
+def test_clients_are_forgotten_when_nothing_of_theirs_is_left() -> None:
+    scheduler = make(max_rows=1, order="fair")
+    for number in range(40):
+        scheduler.add(sequence(number, client=f"client {number}", output=2))
+    for number in range(20, 40):
+        waiting = scheduler.find(number)
+        assert waiting is not None
+        waiting.end(Finish.ABORT)
+        scheduler.finish(waiting)
+    assert len(scheduler._served) == 20
+    first_steps(scheduler)
+    assert scheduler._served == {}
+
+
 def test_the_preempted_come_back_before_new_ones() -> None:
     scheduler = make(pages=8, size=4, max_rows=4)
     for number in (0, 1):

@@ -20,6 +20,17 @@ STEPS = st.lists(
 )
 
 
+def test_a_request_that_ends_on_a_guess_emits_no_bonus() -> None:
+    stats = SpeculationStats()
+    stats.record(2, 4)
+    stats.record(3, 4, emitted=3)
+    assert (stats.accepted, stats.emitted, stats.tokens_per_step) == (5, 6, 3.0)
+    for emitted in (2, 5):
+        with pytest.raises(InputError, match="emitted"):
+            stats.record(3, 4, emitted=emitted)
+    assert stats.steps == 2
+
+
 def recorded(steps: list[tuple[int, int, float, float]]) -> SpeculationStats:
     stats = SpeculationStats()
     for step in steps:

@@ -1,6 +1,7 @@
 """The trace file: what is written is read, and what is wrong is refused by the name of its array."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +104,15 @@ def test_the_writer_checks_too(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="code_t0_rank"):
         save_traces(tmp_path / "bad.npz", [bad])
     assert not (tmp_path / "bad.npz").exists()
+
+
+def test_spine_only_travels_in_the_meta_data(tmp_path: Path) -> None:
+    spine = replace(made_up(), spine_only=True)
+    save_traces(tmp_path / "a.npz", [spine], {"noised": True})
+    file = load_traces(tmp_path / "a.npz")
+    assert file.traces[0].spine_only and file.noised
+    with pytest.raises(TraceError, match="spine_only"):
+        save_traces(tmp_path / "b.npz", [spine, made_up(kind="prose")])
 
 
 def a_file(path: Path, content: bytes) -> Path:

@@ -1,7 +1,9 @@
 """The references that know the future: best-fixed is the best replay, oracle-chain the least time."""
 
 import functools
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -89,3 +91,24 @@ def test_with_rows_the_greedy_oracle_is_ahead_of_every_fixed_length(name: str) -
     done = oracle_chain(traces, costs, rows=3)
     assert done.tokens == replay(traces, costs, "ar").tokens
     assert done.time_ms < best_fixed(traces, costs, rows=3).run.time_ms
+
+
+def with_gaps(trace: Trace) -> Trace:
+    """As recorded from an engine: nothing offered at the first position, less than the full depth at another."""
+    logprobs, ranks = trace.logprobs.copy(), trace.ranks.copy()
+    for hole in ((slice(None), 0), (slice(None), 3, slice(1, None))):
+        logprobs[hole] = -np.inf
+        ranks[hole] = np.minimum(ranks[hole], -1)
+    return replace(trace, logprobs=logprobs, ranks=ranks)
+
+
+@settings(deadline=None, max_examples=8)
+@given(st.integers(0, 2**16), st.sampled_from(CURVES), st.sampled_from([1, 2]))
+def test_positions_without_an_offer_cost_no_draft(seed: int, costs: StepCosts, rows: int) -> None:
+    trace = with_gaps(made_up(seed, (3, 12, 5, 2), lengths=(12, 5, 8)))
+    runs = [replay(trace, costs, f"fixed:{k}", ReplayOptions(rows=rows)) for k in range(16)]
+    found = best_fixed(trace, costs, rows)
+    assert found.run.time_ms == pytest.approx(min(run.time_ms for run in runs))
+    assert not runs[3].steps[0].drafted and runs[3].steps[0].num_nodes == 0
+    if rows == 1:
+        assert oracle_chain(trace, costs).time_ms <= found.run.time_ms + 1e-9

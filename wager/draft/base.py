@@ -121,6 +121,10 @@ class Drafter(Protocol):
         """A request starts with `num_tokens` taken over from shared, settled pages (0: from nothing)."""
         ...
 
+    def relocate(self, source: PageIds, target: PageIds) -> None:
+        """Pages were copied: what this drafter keeps at `source` is wanted at `target` too."""
+        ...
+
     def forget(self, request_id: Hashable) -> None:
         """The request has ended or lost its pages."""
         ...

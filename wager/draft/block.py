@@ -121,6 +121,9 @@ class BlockDrafter:
     def adopt(self, request_id: Hashable, num_tokens: int) -> None:
         self._contexts[request_id] = FeatureContext(num_tokens)
 
+    def relocate(self, source: PageIds, target: PageIds) -> None:
+        self.pool.copy_pages(source, target)
+
     def forget(self, request_id: Hashable) -> None:
         self._contexts.pop(request_id, None)
 

@@ -110,6 +110,10 @@ class ChainDrafter:
         """What its pages hold is looked up when it drafts: they may be the target's alone."""
         self._stored.pop(request_id, None)
 
+    def relocate(self, source: PageIds, target: PageIds) -> None:
+        self.pool.copy_pages(source, target)
+        self._texts.copy(source, target)
+
     def forget(self, request_id: Hashable) -> None:
         self._stored.pop(request_id, None)
 

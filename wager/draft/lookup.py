@@ -64,6 +64,9 @@ class LookupDrafter:
     def adopt(self, request_id: Hashable, num_tokens: int) -> None:
         self._indexes.pop(request_id, None)
 
+    def relocate(self, source: PageIds, target: PageIds) -> None:
+        """Nothing is kept in pages."""
+
     def forget(self, request_id: Hashable) -> None:
         self._indexes.pop(request_id, None)
 

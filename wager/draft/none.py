@@ -34,6 +34,9 @@ class NoDrafter:
     def adopt(self, request_id: Hashable, num_tokens: int) -> None:
         pass
 
+    def relocate(self, source: PageIds, target: PageIds) -> None:
+        """Nothing is kept in pages."""
+
     def forget(self, request_id: Hashable) -> None:
         pass
 

@@ -58,6 +58,13 @@ class PageTexts:
         for page in pages[start // self._size : -(-stop // self._size)]:
             self._keys.pop(int(page), None)
 
+    def copy(self, source: PageIds, target: PageIds) -> None:
+        """Pages were copied, and their texts with them."""
+        for old, new in zip(source, target, strict=True):
+            self._keys.pop(int(new), None)
+            if int(old) in self._keys:
+                self._keys[int(new)] = self._keys[int(old)]
+
     def record(self, stored: Stored, tokens: Sequence[int], pages: PageIds, start: int) -> None:
         """Tokens of this text from `start` on have been written, and the first `stored.certain` stand."""
         del stored.keys[start // self._size :]

@@ -1,6 +1,6 @@
 """WHO RUNS WHEN? The nine-stage step, the scheduler, sequences, and the engine that holds them together.
 
 Read step.py first: plan, bet, draft, arrange, verify, accept, commit, emit, learn. scheduler.py and
-sequence.py know no torch. engine.py is what `llm` and `server` talk to; assemble.py builds one from a config.
-May import levels 0 to 3.
+sequence.py know no torch. engine.py is what `llm` and `server` talk to; assemble.py builds one from a config;
+shadow.py records traces with one. May import levels 0 to 3.
 """

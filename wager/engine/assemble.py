@@ -24,7 +24,7 @@ from wager.kvcache.prefix import PrefixIndex
 from wager.nn.models import load_target
 from wager.nn.models.decoder import Decoder
 from wager.nn.noise import NoiseSource
-from wager.pairs import find_pair
+from wager.pairs import drafter_beside, find_pair
 from wager.policy import Controller, CostModel, Experience, Ledger
 from wager.policy.settings import settings_from
 from wager.target import TargetRunner
@@ -67,6 +67,7 @@ def build_engine(config: EngineConfig, seed: int = 0) -> Engine:
         max_context,
         tokenizer.eos_ids if tokenizer is not None else model_eos_ids(folder),
         seed,
+        folder,
     )
     parts.notes = _notes(config, device, wanted, parts)
     return Engine(parts)
@@ -121,9 +122,9 @@ def pick_drafter(asked: str, model: str, folder: Path) -> Found:
     """What drafts: as asked, else the known partner of this target, else lookup."""
     if asked != "auto":
         return Found(asked, "config")
-    beside = folder / "drafter"
-    if (beside / "config.json").exists():
-        return Found(str(beside), f"found beside the target in {folder.name}/drafter")
+    beside = drafter_beside(folder)
+    if beside is not None:
+        return Found(str(beside), f"found beside the target: {beside.name}")
     match = find_pair(model)
     if match is not None:
         pair = match.pair

@@ -11,10 +11,12 @@ import logging
 from collections.abc import Hashable, Iterable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from wager.config import EngineConfig
 from wager.draft.base import Drafter, KeptTokens, Proposal
 from wager.engine.hindsight import Hindsight
 from wager.engine.rows import StepRow
@@ -31,6 +33,8 @@ from wager.text.detokenize import Detokenizer
 from wager.text.stops import StopFinder
 from wager.text.tokenizer import Tokenizer
 from wager.tree import Tree, derive_seed
+
+__all__ = ["Engine", "Event", "Parts", "Sequence"]
 
 log = logging.getLogger("wager.engine")
 
@@ -64,12 +68,21 @@ class Parts:
     max_context: int
     end_ids: tuple[int, ...] = ()
     seed: int = 0
+    folder: Path = Path()
+    """Where the target was loaded from."""
     notes: dict[str, object] = field(default_factory=dict)
     """Effective values and where they came from, for doctor and banners."""
 
 
 class Engine:
     """Runs requests."""
+
+    @classmethod
+    def from_config(cls, config: EngineConfig, seed: int = 0) -> Engine:
+        """Load everything a config names. Raises ModelError and its kin, one line each."""
+        from wager.engine.assemble import build_engine
+
+        return build_engine(config, seed)
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
@@ -130,6 +143,14 @@ class Engine:
     def set_policy(self, name: str) -> None:
         """Change the policy from the next step on; what was learned about costs stays."""
         self.controller.set_policy(name)
+
+    def record_trace(
+        self, asked: Many[tuple[Many[int], SamplingParams]], path: Path, kind: str = "text"
+    ) -> None:
+        """Run (prompt ids, params) plainly; write what the first drafter offers on the way (shadow.py)."""
+        from wager.engine.shadow import Asked, record_trace
+
+        record_trace(self, [Asked(*one) for one in asked], path, kind)
 
     def step(self) -> list[Event]:
         """Run one step and return what it gave. A target that fails ends the requests of this step."""
@@ -354,8 +375,14 @@ class Engine:
             for drafter in drafters:
                 drafter.forget(sequence.request_id)
 
+        def relocate(source: list[int], target: list[int]) -> None:
+            self.runner.pool.copy_pages(source, target)
+            for drafter in drafters:
+                drafter.relocate(source, target)
+
         needs = any(drafter.feature_layers for drafter in drafters)
-        return Hooks(needs, adopt, settle, forget)
+        reads_runs = self.runner.pool.store.device.type == "cpu"
+        return Hooks(needs, adopt, settle, forget, relocate if reads_runs else None)
 
 
 DRAFT_ROOM = 16

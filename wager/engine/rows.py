@@ -44,6 +44,12 @@ class StepRow:
         pending = sequence.tokens[sequence.num_cached : stop]
         return RunRow(pending, self.tree, sequence.num_cached, sequence.pages, self.is_judged)
 
+    def kept(self, verdict: Verdict | None) -> npt.NDArray[np.int64]:
+        """Which of the row's pass tokens stand, ascending: all pending ones, then the accepted path."""
+        if verdict is None or not verdict.path:
+            return np.arange(self.num_tokens)
+        return np.array([*range(self.num_tokens), *(self.num_tokens + node for node in verdict.path)])
+
     def choice_row(self) -> ChoiceRow:
         sequence = self.sequence
         request = sequence.request

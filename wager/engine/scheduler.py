@@ -59,6 +59,9 @@ class Hooks:
     adopt: Callable[[Sequence], None] = lambda _sequence: None
     settle: Callable[[Sequence, int], bool] = lambda _sequence, _num_tokens: True
     forget: Callable[[Sequence], None] = lambda _sequence: None
+    relocate: Callable[[list[int], list[int]], None] | None = None
+    """Copies what pages hold to other pages. Given where attention reads a run of pages without copying and
+    scattered ones only by gathering them in every layer of every pass: there one copy now is cheaper."""
     salt: str = ""
 
 
@@ -115,6 +118,18 @@ class Scheduler:
             after = sequence.pages[-1] if sequence.pages else None
             reserve = self.memory.allocator.pages_for(sequence.max_len) if after is None else 0
             sequence.pages += self.memory.allocator.allocate(missing, after=after, reserve=reserve)
+            self._straighten(sequence)
+
+    def _straighten(self, sequence: Sequence) -> None:
+        """Move a sequence to one run of pages, where that helps and there is such a run."""
+        pages, allocator = sequence.pages, self.memory.allocator
+        if self.hooks.relocate is None or is_run(pages) or allocator.longest_run < len(pages):
+            return
+        room = allocator.pages_for(sequence.max_len) - len(pages)
+        moved = allocator.allocate(len(pages), reserve=max(room, 1))
+        self.hooks.relocate(pages, moved)
+        allocator.release(pages)
+        sequence.pages = moved
 
     def share(self, sequence: Sequence) -> None:
         """Give the full pages of cached tokens to the prefix index, with the drafter's context."""
@@ -244,3 +259,8 @@ class Scheduler:
         if order == "fair":
             return back, self._served[sequence.request.client], sequence.arrival
         return back, 0.0, sequence.arrival
+
+
+def is_run(pages: list[int]) -> bool:
+    """Whether the pages follow one another."""
+    return not pages or pages == list(range(pages[0], pages[0] + len(pages)))

@@ -115,10 +115,7 @@ def accept(rows: list[StepRow], choices: Choices) -> list[Verdict | None]:
 
 def commit(engine: Engine, rows: list[StepRow], result: RunResult, verdicts: list[Verdict | None]) -> None:
     """Move accepted paths into place, and hand the drafters the features of what now stands."""
-    kept = []
-    for row, verdict in zip(rows, verdicts, strict=True):
-        path = () if verdict is None else verdict.path
-        kept.append(np.array([*range(row.num_tokens), *(row.num_tokens + node for node in path)], np.int64))
+    kept = [row.kept(verdict) for row, verdict in zip(rows, verdicts, strict=True)]
     engine.runner.commit(result, kept)
     engine.keep(rows, result, kept)
     for row, indices in zip(rows, kept, strict=True):

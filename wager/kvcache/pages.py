@@ -142,6 +142,11 @@ class PageAllocator:
         """Free pages plus those that would be evicted to serve an allocation."""
         return self.num_free + (self._reclaimer.num_evictable if self._reclaimer else 0)
 
+    @property
+    def longest_run(self) -> int:
+        """Length of the longest run of free pages."""
+        return self._free.length_at(self._free.longest()) if self.num_free else 0
+
     def count(self, page: int) -> int:
         """How many references `page` has; 0 means free."""
         return self._counts[page]

@@ -149,6 +149,11 @@ class KVPool:
         if src.shape[0]:
             self.store.index_copy_(3, dst, self.store.index_select(3, src))
 
+    def copy_pages(self, source: PageIds, target: PageIds) -> None:
+        """Copy whole pages in every layer; the two lists must not overlap."""
+        length = len(source) * self.spec.page_size
+        self.copy_slots(self.slots(source, 0, length), self.slots(target, 0, length))
+
 
 def slot_ids(pages: PageIds, page_size: int, start: int, stop: int) -> NDArray[np.int64]:
     """The flat slots of a row's tokens start..stop-1."""

@@ -86,7 +86,7 @@ class _Cell:
     def stale(self) -> bool:
         """Whether the curve needs a new fit: small moves add up, and weight tells a stair from noise."""
         mean, weight = self.fitted
-        return abs(self.mean - mean) > 0.002 or self.weight > 1.5 * weight
+        return abs(self.mean - mean) > 0.005 or self.weight > 1.5 * weight
 
 
 _MAX_WEIGHT = 60.0

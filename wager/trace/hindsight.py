@@ -37,6 +37,12 @@ class _Spine(NamedTuple):
 
     stands: list[int]
     num_depths: int
+    offered: list[int]
+    """Depths of the draft at each position; in a real recording some positions have none."""
+
+    @property
+    def is_whole(self) -> bool:
+        return min(self.offered) == self.num_depths
 
 
 def _as_list(traces: Trace | Sequence[Trace]) -> list[Trace]:
@@ -48,8 +54,10 @@ def _spines(traces: Sequence[Trace]) -> list[_Spine]:
     for trace in traces:
         missed = np.concatenate([trace.ranks != 0, np.ones((*trace.ranks.shape[:2], 1), np.bool_)], axis=2)
         stands = missed.argmax(axis=2)
+        offered = (trace.logprobs[:, :, :, 0] > -np.inf).cumprod(axis=2).sum(axis=2)
         for i in range(trace.num_sequences):
-            found.append(_Spine(stands[i, : trace.length(i)].tolist(), trace.num_depths))
+            own = slice(trace.length(i))
+            found.append(_Spine(stands[i, own].tolist(), trace.num_depths, offered[i, own].tolist()))
     return found
 
 
@@ -68,7 +76,11 @@ def best_fixed(traces: Trace | Sequence[Trace], costs: StepCosts, rows: int = 1)
 def fixed_times_ms(traces: Sequence[Trace], costs: StepCosts, rows: int = 1) -> list[float]:
     """The time of `fixed:K` over the traces, for K = 0..15: what a replay would say, without its work."""
     spines = _spines(traces)
-    return [_fixed_time_ms(spines, length, costs, rows) for length in range(LONGEST_FIXED + 1)]
+    lengths = range(LONGEST_FIXED + 1)
+    if all(spine.is_whole for spine in spines):
+        return [_fixed_time_ms(spines, length, costs, rows) for length in lengths]
+    options = ReplayOptions(rows=rows)
+    return [replay(traces, costs, f"fixed:{length}", options).time_ms for length in lengths]
 
 
 def _fixed_time_ms(spines: list[_Spine], length: int, costs: StepCosts, rows: int) -> float:
