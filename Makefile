@@ -34,11 +34,11 @@ demo: $(STAMP)  ## replay the shipped trace and compare policies
 	$(BIN)/wager simulate
 
 test: $(STAMP)  ## run the tests (not the slow and gpu ones)
-	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
 # pytest's status 5 says that no test is marked slow, which is no failure.
 test-slow: $(STAMP)  ## run the slow tests
-	$(BIN)/python -m pytest -n $(WORKERS) -m 'slow and not gpu' $(PYTEST_ARGS) || [ $$? -eq 5 ]
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m 'slow and not gpu' $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
 check: $(STAMP)  ## formatting, lint and types
 	$(BIN)/python -m ruff format --check .

@@ -19,9 +19,9 @@ PUBLIC = [
 ]
 
 
-def test_the_list_is_literal_and_sorted() -> None:
-    assert wager.__all__ == PUBLIC
-    assert sorted(PUBLIC) == PUBLIC
+def test_exactly_these_names_are_listed() -> None:
+    """Sorted here; in the package the linter has an order of its own, capitals first."""
+    assert sorted(wager.__all__) == PUBLIC
 
 
 @pytest.mark.parametrize("name", PUBLIC)

@@ -41,6 +41,8 @@ def plain(speaking: World) -> Output:
 def run(llm: LLM, **params: Any) -> Output:
     (output,) = llm.generate(PROMPT, SamplingParams(**{"max_tokens": LONG, "ignore_eos": True, **params}))
     assert is_clean(llm.engine)
+    # Every token is counted once, the last one too where it was a guess.
+    assert output.stats.tokens_per_step * output.stats.steps == pytest.approx(len(output.token_ids))
     return output
 
 

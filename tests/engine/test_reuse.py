@@ -99,3 +99,21 @@ def test_preempted_requests_come_back_to_what_they_had(world: World) -> None:
     assert [run.tokens(i) for i in range(4)] == alone(make_engine(world), jobs)
     back = [run.last(i).sequence for i in range(4) if run.last(i).sequence.num_preemptions]
     assert back and all(sequence.num_reused % 4 == 0 for sequence in back)
+
+
+@pytest.mark.parametrize("drafter", ["none", "block", "chain"])
+def test_a_row_that_took_over_pages_still_lies_on_one_run(roomy: World, drafter: str) -> None:
+    """On a CPU scattered pages are gathered in every layer of every pass: one copy on arrival is cheaper."""
+    shared = prompt(7, 64)
+    engine = make_engine(roomy, drafter, "fixed:4", page_size=8, num_pages=128)
+    want = drive(engine, {0: [("first", Job([*shared, 5], SamplingParams(max_tokens=30)))]}, {})
+    engine.add("second", [*shared, 5], SamplingParams(max_tokens=30))
+    engine.step()
+    sequence = engine.scheduler.find("second")
+    assert sequence is not None and sequence.num_reused == 64
+    assert sequence.pages == list(range(sequence.pages[0], sequence.pages[0] + len(sequence.pages)))
+    tokens = list(sequence.tokens)
+    while engine.has_work:
+        engine.step()
+    assert sequence.output_ids == want.tokens("first") and tokens == sequence.tokens[: len(tokens)]
+    engine.check()

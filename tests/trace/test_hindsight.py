@@ -94,7 +94,7 @@ def test_with_rows_the_greedy_oracle_is_ahead_of_every_fixed_length(name: str) -
 
 
 def with_gaps(trace: Trace) -> Trace:
-    """As recorded from an engine: nothing offered at the first position, less than the full depth at another."""
+    """As recorded from an engine: nothing offered at the first position, less than all depths at another."""
     logprobs, ranks = trace.logprobs.copy(), trace.ranks.copy()
     for hole in ((slice(None), 0), (slice(None), 3, slice(1, None))):
         logprobs[hole] = -np.inf

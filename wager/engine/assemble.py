@@ -46,7 +46,7 @@ class Found:
 
 
 def build_engine(config: EngineConfig, seed: int = 0) -> Engine:
-    """Load everything and return an engine that is ready for requests. Raises ModelError and kin, one line each."""
+    """Load everything; the engine is ready for requests. Raises ModelError and its kin, one line each."""
     device = pick_device(config.model.device)
     set_threads(config.threads)
     folder = find_folder(config.model.model)

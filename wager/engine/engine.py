@@ -266,7 +266,7 @@ class Engine:
         text_before, num_before = len(sequence.text), len(sequence.tokens)
         row.emitted = sequence.append(verdict.accepted, verdict.target_token)
         accepted = min(verdict.num_accepted, row.emitted)
-        sequence.stats.record(accepted, row.tree.num_nodes)
+        sequence.stats.record(accepted, row.tree.num_nodes, emitted=row.emitted)
         nodes = [0, *(node + 1 for node in verdict.path)]
         if choices.logprobs:
             sequence.logprobs += [choices.logprobs[start + node] for node in nodes[: row.emitted]]

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from wager.draft.base import Proposal
 from wager.engine.rows import StepRow, outcome_of, report_of, stacked_tokens
 from wager.engine.sequence import Finish

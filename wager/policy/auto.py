@@ -232,7 +232,7 @@ class Auto:
         return int(np.searchsorted(costs[base + 1 : base + 1 + most], dearest, "right"))
 
     def _stake_ms(self, rows: Sequence[Row]) -> float:
-        """What the guesses of a step may cost, should all be refused: what the accounts bear, and a little."""
+        """What the guesses of a step may cost if all are refused: what the accounts bear, and a little."""
         costs, ledger = self._step.costs, self.experience.ledger
         assert costs is not None
         plain_ms = float(costs[self._step.base_tokens])
