@@ -117,6 +117,8 @@ def decide(settings: Resolved[EngineConfig], target: Target | None) -> Resolved[
     """The settings with every "auto" decided that can be decided without loading, each with its reason."""
     import torch
 
+    from wager.nn.models.hf_config import choose_dtype
+
     config = settings.config
     if config.model.device == "auto":
         has_cuda = torch.cuda.is_available()
@@ -128,8 +130,8 @@ def decide(settings: Resolved[EngineConfig], target: Target | None) -> Resolved[
         return settings
     source = f"auto: {target.folder / 'config.json'}"
     if config.model.dtype == "auto":
-        dtype = str(target.values.get("dtype") or target.values.get("torch_dtype") or "float32")
-        settings = settings.choose("dtype", dtype.removeprefix("torch."), source)
+        dtype = choose_dtype("auto", target.values, str(settings.value("device")))
+        settings = settings.choose("dtype", dtype.name, f"auto: {dtype.reason}")
     if config.scheduler.max_context == 0:
         settings = settings.choose("max_context", target.spec.max_position, source.replace("auto", "0"))
     if config.model.drafter == "auto":

@@ -39,7 +39,8 @@ def load_target(
     device: torch.device | str = "cpu",
     layout: str = "auto",
 ) -> Decoder:
-    """Load a target. `dtype` "auto" takes the config's; `layout` is "auto" (probe) or one of `linear.WAYS`.
+    """Load a target. `dtype` "auto" takes the config's (float32 on a CPU); `layout` is "auto" (probe) or one of
+    `linear.WAYS`.
 
     Raises ModelError when the folder, its config or a feature of it cannot be used, WeightsError naming a bad
     tensor.
@@ -47,5 +48,5 @@ def load_target(
     path = Path(folder)
     values = read_config(path)
     spec = read_spec(values)
-    reader = WeightReader(path, pick_dtype(dtype, values), device)
+    reader = WeightReader(path, pick_dtype(dtype, values, str(device)), device)
     return Decoder(spec, read_decoder(reader, spec), layout)

@@ -186,7 +186,7 @@ def load_drafter(
     path = Path(folder)
     values = read_config(path)
     spec = read_spec(values)
-    reader = WeightReader(path, pick_dtype(dtype, values), device)
+    reader = WeightReader(path, pick_dtype(dtype, values, str(device)), device)
     return DFlash(spec, read_weights(reader, spec), layout)
 
 

@@ -5,7 +5,7 @@ values.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -71,14 +71,28 @@ class HFConfig:
         return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 
-def pick_dtype(asked: torch.dtype | str, values: Mapping[str, Any]) -> torch.dtype:
-    """The dtype to load in: the one asked for, or for "auto" the one in the config (float32 if it says
-    nothing).
-    """
+class DtypeChoice(NamedTuple):
+    """The name of a dtype to load in, and why this one."""
+
+    name: str
+    reason: str
+
+
+def choose_dtype(asked: str, values: Mapping[str, Any], device: str) -> DtypeChoice:
+    """What "auto" means: the config's dtype, but float32 on a CPU, where 16-bit products are slower."""
+    if asked != "auto":
+        return DtypeChoice(asked, "asked for")
+    stated = str(values.get("dtype") or values.get("torch_dtype") or "float32").removeprefix("torch.")
+    if device.startswith("cpu") and stated in ("bfloat16", "float16"):
+        return DtypeChoice("float32", f"quicker on a CPU than the {stated} of config.json")
+    return DtypeChoice(stated, "config.json")
+
+
+def pick_dtype(asked: torch.dtype | str, values: Mapping[str, Any], device: str = "") -> torch.dtype:
+    """The dtype to load in. Raises ModelError where it is not a supported one."""
     if isinstance(asked, torch.dtype):
         return asked
-    name = asked if asked != "auto" else (values.get("dtype") or values.get("torch_dtype") or "float32")
-    name = str(name).removeprefix("torch.")
+    name = choose_dtype(asked, values, device).name.removeprefix("torch.")
     if name not in _DTYPES:
         raise ModelError(f"dtype {name!r} is not supported; known: {', '.join(_DTYPES)}")
     return _DTYPES[name]
