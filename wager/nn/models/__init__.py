@@ -39,8 +39,8 @@ def load_target(
     device: torch.device | str = "cpu",
     layout: str = "auto",
 ) -> Decoder:
-    """Load a target. `dtype` "auto" takes the config's (float32 on a CPU); `layout` is "auto" (probe) or one of
-    `linear.WAYS`.
+    """Load a target. `dtype` "auto" takes the config's (float32 on a CPU); `layout` is "auto" (probe) or one
+    of `linear.WAYS`.
 
     Raises ModelError when the folder, its config or a feature of it cannot be used, WeightsError naming a bad
     tensor.
