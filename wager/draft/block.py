@@ -111,7 +111,8 @@ class BlockDrafter:
             context.add(item.start, item.features)
             if context.num_waiting > self.options.max_waiting:
                 full.append(Portion(context, item.pages, context.num_known))
-        self._ingest(full)
+        if full:
+            self._ingest(full)
 
     def settle(self, request_id: Hashable, pages: PageIds, num_tokens: int) -> bool:
         context = self._context(request_id)

@@ -1,6 +1,6 @@
 """How far a block drafter knows one request: tokens in its cache, and features that wait to join them.
 
-Features are copied when they come, so that the pass they come from can be freed or overwritten. Knows no
+Features are copied when they are a part of a larger tensor, so that their pass can be freed. Knows no
 network and no pages; used by `block.py`.
 """
 
@@ -31,7 +31,7 @@ class FeatureContext:
         """
         known = self.num_known - start
         if 0 <= known < len(features):
-            self._chunks.append(features[known:].detach().clone())
+            self._chunks.append(_owned(features[known:] if known else features))
             self.num_waiting += len(features) - known
 
     def before(self, stop: int) -> list[Tensor]:
@@ -53,3 +53,10 @@ class FeatureContext:
             if len(chunk) > left:
                 self._chunks.appendleft(chunk[left:])
             left -= min(left, len(chunk))
+
+
+def _owned(features: Tensor) -> Tensor:
+    """A tensor that keeps no larger one alive: itself where it has its memory for itself, else a copy."""
+    if features.untyped_storage().nbytes() == features.nbytes:
+        return features
+    return features.clone()

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from wager.config import EngineConfig
 from wager.draft.base import Drafter, KeptTokens, Proposal
 from wager.engine.hindsight import Hindsight
-from wager.engine.rows import StepRow
+from wager.engine.rows import StepRow, draft_row
 from wager.engine.scheduler import Hooks, Planned, Scheduler
 from wager.engine.sequence import Finish, Origin, Request, Sequence
 from wager.engine.step import run_step
@@ -183,30 +183,30 @@ class Engine:
     def observe_row(self, planned: Planned, num_rows: int) -> StepRow:
         """A row as the policy may see it."""
         sequence, whole = planned.sequence, planned.is_whole
+        max_depth = sequence.num_left - 1 if whole else 0
         view = Row(
             sequence.request_id,
             sequence.num_cached,
             sequence.phase,
             planned.num_tokens,
             max_nodes=self.scheduler.room(planned, num_rows) if whole else 0,
-            max_depth=sequence.num_left - 1 if whole else 0,
+            max_depth=max_depth,
             target_p1=1.0 if sequence.target_p1 is None else sequence.target_p1,
-            drafters=(),
+            drafters=self._able(planned) if max_depth > 0 else (),
             emits=whole,
         )
-        row = StepRow(sequence, planned.num_tokens, whole, view)
-        if whole and view.max_depth > 0 and self.drafters:
-            row.view = view.with_drafters(self._able(row))
-        return row
+        return StepRow(sequence, planned.num_tokens, whole, view)
 
-    def _able(self, row: StepRow) -> tuple[str, ...]:
-        if row.sequence.drafting_failed:
+    def _able(self, planned: Planned) -> tuple[str, ...]:
+        """Drafters that can propose for this row now."""
+        sequence = planned.sequence
+        if sequence.drafting_failed or not self.drafters or self.controller.policy.never_drafts:
             return ()
-        asked = row.draft_row()
+        asked = draft_row(sequence, planned.num_tokens)
         try:
-            return tuple(name for name, drafter in self.drafters.items() if drafter.can_draft(asked))
+            return tuple([name for name, drafter in self.drafters.items() if drafter.can_draft(asked)])
         except Exception as error:
-            self._lose_drafter([row.sequence], error)
+            self._lose_drafter([sequence], error)
             return ()
 
     def propose(self, name: str, rows: list[StepRow]) -> list[Proposal | None]:

@@ -58,16 +58,20 @@ class StepRow:
         )
 
     def draft_row(self) -> DraftRow:
-        sequence = self.sequence
-        return DraftRow(
-            sequence.request_id,
-            sequence.tokens,
-            self.num_tokens,
-            sequence.pages,
-            sequence.params.temperature,
-            sequence.request.seed,
-            self.offer.depth,
-        )
+        return draft_row(self.sequence, self.num_tokens, self.offer.depth)
+
+
+def draft_row(sequence: Sequence, num_pending: int, depth: int = 0) -> DraftRow:
+    """A sequence as a drafter sees it."""
+    return DraftRow(
+        sequence.request_id,
+        sequence.tokens,
+        num_pending,
+        sequence.pages,
+        sequence.params.temperature,
+        sequence.request.seed,
+        depth,
+    )
 
 
 def stacked_tokens(proposals: Many[Proposal | None]) -> npt.NDArray[np.int64]:
@@ -92,7 +96,7 @@ def outcome_of(rows: Many[StepRow], stage_ms: dict[str, float], evidence: list[E
         accepted = 0 if verdict is None else verdict.num_accepted
         at_leaf = verdict is None or verdict.first_rejection is None
         shares.append(RowOutcome(row.view, row.offer, row.tree.num_nodes, accepted, row.emitted, at_leaf))
-    num_tokens = sum(row.num_tokens + row.tree.num_nodes for row in rows)
+    num_tokens = sum([row.num_tokens + row.tree.num_nodes for row in rows])
     verify_ms = stage_ms["verify"] + stage_ms["accept"] + stage_ms["commit"]
     drafted = any(row.offer.drafter is not None for row in rows)
     draft_ms = stage_ms["draft"] + stage_ms["arrange"] if drafted else 0.0
@@ -100,14 +104,16 @@ def outcome_of(rows: Many[StepRow], stage_ms: dict[str, float], evidence: list[E
 
 
 def report_of(rows: Many[StepRow], outcome: StepOutcome, stage_ms: dict[str, float]) -> StepReport:
+    bets = [share.num_nodes for share in outcome.rows]
+    drafters = [share.offer.drafter or "" for share in outcome.rows]
     return StepReport(
         num_rows=len(rows),
         num_tokens=outcome.num_tokens,
-        num_nodes=sum(share.num_nodes for share in outcome.rows),
-        num_drafting=sum(share.offer.drafter is not None for share in outcome.rows),
-        accepted=sum(share.accepted for share in outcome.rows),
-        emitted=sum(share.emitted for share in outcome.rows),
+        num_nodes=sum(bets),
+        num_drafting=len(drafters) - drafters.count(""),
+        accepted=sum([share.accepted for share in outcome.rows]),
+        emitted=sum([share.emitted for share in outcome.rows]),
         stage_ms=stage_ms,
-        bets=[share.num_nodes for share in outcome.rows],
-        drafters=[share.offer.drafter or "" for share in outcome.rows],
+        bets=bets,
+        drafters=drafters,
     )

@@ -164,6 +164,7 @@ class _Shadow(Plain):
 
     # The gate in the name tells the engine to measure the target's confidence, which a trace holds.
     name = "entropy+ar"
+    never_drafts = False
 
     def __init__(self, experience: Experience, notes: _Notes, drafter: str) -> None:
         super().__init__(experience)

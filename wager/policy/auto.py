@@ -92,6 +92,7 @@ class Auto:
     """The default policy."""
 
     name = "auto"
+    never_drafts = False
 
     def __init__(self, experience: Experience, config: AutoConfig | None = None) -> None:
         self.experience = experience
@@ -289,7 +290,8 @@ class Auto:
             line.gain.add(gain)
             if share.offer.drafter in step.probing:
                 draft_ms = self.experience.costs.draft_ms(share.offer.drafter, 1, share.row.context_len)
-                line.probe.result(won=gain > step.rate * draft_ms)
+                price = draft_ms / float(costs[step.base_tokens])
+                line.probe.result(won=gain > step.rate * draft_ms, price=price)
         for item in outcome.evidence:
             line = self._line(item.drafter, item.phase)
             surprise = line.calibrator.learn(item)

@@ -9,7 +9,7 @@ the replay engine and the real engine drive the controller in the same way.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -39,9 +39,6 @@ class Row:
     """Drafters that can propose for this row now."""
     emits: bool = True
     """False for a prompt chunk that is not the last: it takes part in the pass and yields no token."""
-
-    def with_drafters(self, drafters: tuple[str, ...]) -> Row:
-        return replace(self, drafters=drafters)
 
 
 class Offer(NamedTuple):
@@ -116,6 +113,8 @@ class Policy(Protocol):
     """How much to guess. `name` is what `make_policy` would take to build it again."""
 
     name: str
+    never_drafts: bool
+    """Every offer is PLAIN, so no drafter need be asked whether it could."""
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
         """Which drafter to run for each row; PLAIN where none is worth its pass."""

@@ -35,12 +35,18 @@ class Controller:
         self.experience = experience or Experience()
         self.settings = settings or PolicySettings()
         self.policy: Policy = make_policy(policy, self.experience, self.settings)
+        self._made = {policy: self.policy}
         self.on_decision = on_decision
         self._steps = 0
 
     def set_policy(self, name: str) -> None:
-        """Change the rule from the next step on. Raises ConfigError on a bad name, keeping the old one."""
-        self.policy = make_policy(name, self.experience, self.settings)
+        """Change the rule from the next step on; one that was used before goes on with what it had learned.
+
+        Raises ConfigError on a bad name, keeping the old one.
+        """
+        if name not in self._made:
+            self._made[name] = make_policy(name, self.experience, self.settings)
+        self.policy = self._made[name]
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
         return self.policy.offer(rows)

@@ -86,11 +86,12 @@ class _Cell:
     def stale(self) -> bool:
         """Whether the curve needs a new fit: small moves add up, and weight tells a stair from noise."""
         mean, weight = self.fitted
-        return abs(self.mean - mean) > 0.005 or self.weight > 1.5 * weight
+        return abs(self.mean - mean) > 0.01 or self.weight > 1.5 * weight
 
 
 _MAX_WEIGHT = 60.0
 _SHIFT_STRIKES = 3
+_REFIT_SOON = 16  # passes between two fits for a size that is well known,
 _REFIT = 64  # passes after which the curve is fitted again in any case: weights fade
 
 
@@ -176,7 +177,8 @@ class CostTable:
             self._curve = None
             return
         cell.add(value, self._clock, self._half_life, shifted=self._clip.shifted)
-        if cell.stale or self._clock % _REFIT == 0:
+        due = self._clock % (_REFIT_SOON if cell.count > 8 else 1) == 0
+        if (cell.stale and due) or self._clock % _REFIT == 0:
             self._curve = None
 
     def count(self, num_tokens: int) -> int:

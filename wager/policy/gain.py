@@ -46,7 +46,11 @@ class SteadyMean:
 
 
 class Probe:
-    """When to try again while betting zero: intervals double while it loses and start over when it wins."""
+    """When to try again while betting zero: intervals double while it loses and start over when it wins.
+
+    `longest` bounds the interval from above, unless a look is so dear that it must be rarer still: looking
+    costs at most `_LOOKING` of plain decoding's time in the long run.
+    """
 
     def __init__(self, longest: int = 48) -> None:
         self.longest = longest
@@ -58,6 +62,11 @@ class Probe:
         self._waited += 1
         return self._waited >= self.interval
 
-    def result(self, *, won: bool) -> None:
+    def result(self, *, won: bool, price: float = 0.0) -> None:
+        """A look has been taken, at the price of so many plain steps."""
         self._waited = 0
-        self.interval = 1 if won else min(self.interval * 2, self.longest)
+        longest = max(self.longest, math.ceil(price / _LOOKING))
+        self.interval = 1 if won else min(self.interval * 2, longest)
+
+
+_LOOKING = 0.004

@@ -43,6 +43,7 @@ class _Gate:
         self.inner = inner
         self.experience = experience
         self.name = f"{self.kind}+{inner.name}"
+        self.never_drafts = inner.never_drafts
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
         offers = self.inner.offer(rows)

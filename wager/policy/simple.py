@@ -16,6 +16,7 @@ class Plain:
     """Plain decoding: every bet is zero."""
 
     name = "ar"
+    never_drafts = True
 
     def __init__(self, _experience: Experience) -> None:
         pass
@@ -41,6 +42,7 @@ class Fixed(Plain):
         self.name = f"{'fixed' if chain else 'tree'}:{nodes}"
         self.nodes = nodes
         self.chain = chain
+        self.never_drafts = nodes == 0
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
         if self.nodes == 0:

@@ -61,8 +61,8 @@ def build_inputs(rows: Sequence[RunRow], page_size: int, device: torch.device | 
         if row.judged:
             judged += range(start + len(row.pending) - 1, stop)
     batch = PassBatch(
-        torch.tensor(tokens, device=device),
-        torch.tensor(positions, device=device),
+        torch.from_numpy(np.array(tokens, np.int64)).to(device),
+        torch.from_numpy(np.array(positions, np.int64)).to(device),
         torch.from_numpy(slots[0] if len(slots) == 1 else np.concatenate(slots)).to(device),
         pass_rows,
     )

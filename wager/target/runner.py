@@ -34,6 +34,8 @@ class RunResult(NamedTuple):
         if self.features is None:
             return None
         start = self.inputs.starts[row]
+        if len(kept) == self.features.shape[0]:
+            return self.features
         if len(kept) and kept[-1] == len(kept) - 1:
             return self.features[start : start + len(kept)]
         return self.features[torch.from_numpy(kept + start).to(self.features.device)]
@@ -58,20 +60,20 @@ class TargetRunner:
     def logits(self, hidden: Tensor) -> Tensor:
         return self.decoder.logits(hidden)
 
-    @torch.inference_mode()
     def run(self, rows: Sequence[RunRow]) -> RunResult:
         """One pass. Writes the rows' K/V behind their contexts."""
-        inputs = build_inputs(rows, self.pool.spec.page_size, self.device)
-        output = self.decoder.forward(inputs.batch, self.pool, self.feature_layers)
-        logits = None
-        if inputs.judged:
-            hidden = output.hidden
+        with torch.inference_mode():
+            inputs = build_inputs(rows, self.pool.spec.page_size, self.device)
+            hidden, features = self.decoder.forward(inputs.batch, self.pool, self.feature_layers)
+            if not inputs.judged:
+                return RunResult(None, features, inputs)
             if len(inputs.judged) < hidden.shape[0]:
                 hidden = hidden[torch.tensor(inputs.judged, device=hidden.device)]
-            logits = self.decoder.logits(hidden)
-        return RunResult(logits, output.features, inputs)
+            return RunResult(self.decoder.logits(hidden), features, inputs)
 
-    @torch.inference_mode()
     def commit(self, result: RunResult, kept: Sequence[npt.NDArray[np.int64]]) -> int:
         """Make the cache equal to the verdict: `kept[r]` are row r's pass tokens that stand, ascending."""
-        return commit_path(self.pool, result.inputs.slots, kept)
+        if all(int(indices[-1]) == len(indices) - 1 for indices in kept):
+            return 0  # chains and plain rows stand where they are
+        with torch.inference_mode():
+            return commit_path(self.pool, result.inputs.slots, kept)
