@@ -230,6 +230,8 @@ class Auto:
         seen = max(self.experience.costs.largest_seen(len(rows), longest_context(rows)), base)
         most = max(0, min(most, _SIZE_STEP * seen - base))
         dearest = costs[base] + self._stake_ms(rows)
+        if costs[base + most] <= dearest:
+            return most
         return int(np.searchsorted(costs[base + 1 : base + 1 + most], dearest, "right"))
 
     def _stake_ms(self, rows: Sequence[Row]) -> float:

@@ -52,14 +52,13 @@ class Calibrator:
 
     def log_acceptance(self, logprobs: npt.NDArray[np.floating]) -> FloatArray:
         """log P(stands | reached) of each candidate, [depths, ranks]; never above 0."""
-        negated = self._logits(_log_odds(logprobs))
-        np.negative(negated, out=negated)
-        # softplus(-x) = log1p(exp(-x)); x is bounded, so neither end overflows.
-        np.exp(negated, out=negated)
-        np.log1p(negated, out=negated)
-        np.negative(negated, out=negated)
-        negated[np.isneginf(logprobs)] = -np.inf  # not offered at all
-        return negated
+        logits = self._raw_logits(_log_odds(logprobs))
+        np.negative(logits, out=logits)
+        np.logaddexp(0.0, logits, out=logits)  # log(1 + exp(-x)), whatever the size of x
+        np.negative(logits, out=logits)
+        if logprobs.min() == -math.inf:
+            logits[np.isneginf(logprobs)] = -np.inf  # not offered at all
+        return logits
 
     def acceptance(self, logprobs: npt.NDArray[np.floating]) -> FloatArray:
         return np.exp(self.log_acceptance(logprobs))
@@ -90,10 +89,16 @@ class Calibrator:
         )
         return Surprise(deviation, shifted)
 
-    def _logits(self, odds: FloatArray) -> FloatArray:
+    def _raw_logits(self, odds: FloatArray) -> FloatArray:
+        """The map itself; `odds` is used up."""
         intercept, slope, depth_weight = self.weights
-        logits = odds * slope
-        logits += depth_weight * _DEPTH_TERM[: odds.shape[0]] + intercept
+        odds *= slope
+        odds += depth_weight * _DEPTH_TERM[: odds.shape[0]] + intercept
+        return odds
+
+    def _logits(self, odds: FloatArray) -> FloatArray:
+        """The same, bounded, for learning."""
+        logits = self._raw_logits(odds.copy())
         # Two ufuncs: np.clip spends longer on its arguments than on a small array.
         np.maximum(logits, -_EDGE, out=logits)
         return np.minimum(logits, _EDGE, out=logits)

@@ -69,4 +69,4 @@ class Probe:
         self.interval = 1 if won else min(self.interval * 2, longest)
 
 
-_LOOKING = 0.004
+_LOOKING = 0.005
