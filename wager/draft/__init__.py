@@ -27,7 +27,7 @@ from wager.nn.models import MODEL_TYPES, load_target
 from wager.nn.models.dflash import load_drafter
 from wager.nn.weights import read_config
 
-__all__ = ["DRAFTERS", "DraftSource", "make_drafter"]
+__all__ = ["DRAFTERS", "DraftSource", "kind_of", "make_drafter"]
 
 
 @dataclass(frozen=True)

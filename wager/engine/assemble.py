@@ -14,16 +14,17 @@ from pathlib import Path
 import torch
 
 from wager.config import CacheConfig, EngineConfig
-from wager.draft import DraftSource, make_drafter
+from wager.draft import DraftSource, kind_of, make_drafter
 from wager.draft.base import Drafter, PoolShape
 from wager.engine.engine import Engine, Parts
 from wager.engine.scheduler import Memory, Scheduler
 from wager.errors import CapacityError, ModelError
 from wager.kvcache.pages import PageAllocator
 from wager.kvcache.prefix import PrefixIndex
-from wager.nn.models import load_target
+from wager.nn.models import dflash_spec, load_target, read_spec
 from wager.nn.models.decoder import Decoder
 from wager.nn.noise import NoiseSource
+from wager.nn.weights import read_config
 from wager.pairs import drafter_beside, find_pair
 from wager.policy import Controller, CostModel, Experience, Ledger
 from wager.policy.settings import settings_from
@@ -54,7 +55,7 @@ def build_engine(config: EngineConfig, seed: int = 0) -> Engine:
     tokenizer = load_tokenizer(folder, decoder)
     max_context = config.scheduler.max_context or decoder.spec.max_position
     wanted = pick_drafter(config.model.drafter, config.model.model, folder)
-    num_pages = size_memory(decoder, config, max_context)
+    num_pages = size_memory(decoder, config, max_context, str(wanted.value))
     runner = TargetRunner(decoder, num_pages, config.cache.page_size)
     drafters = load_drafters(wanted, runner, config, num_pages)
     parts = Parts(
@@ -156,17 +157,31 @@ def load_drafters(
     return {drafter.name: drafter for drafter in made}
 
 
-def size_memory(decoder: Decoder, config: EngineConfig, max_context: int) -> int:
-    """Pages: as asked, else what the memory budget holds, at most what all rows could ever use."""
+def size_memory(decoder: Decoder, config: EngineConfig, max_context: int, drafter: str = "none") -> int:
+    """Pages: as asked, else what the memory budget holds, at most what all rows could ever use.
+
+    A page carries the drafter's context beside the target's, so both count.
+    """
     cache = config.cache
     if cache.num_pages:
         return cache.num_pages
     page_bytes = decoder.pool_spec(1, cache.page_size).page_bytes
+    page_bytes += drafter_page_bytes(drafter, cache.page_size, decoder.dtype)
     most = config.scheduler.max_rows * -(-max_context // cache.page_size)
     pages = min(int(memory_budget(decoder, cache) // page_bytes), most)
     if pages < 1:
         raise CapacityError(f"the memory budget does not hold one page of {page_bytes} bytes")
     return pages
+
+
+def drafter_page_bytes(drafter: str, page_size: int, dtype: torch.dtype) -> int:
+    """What a drafter keeps per page; 0 for those that keep nothing there."""
+    if drafter in ("", "none", "lookup"):
+        return 0
+    values = read_config(find_folder(drafter))
+    spec = dflash_spec.read_spec(values) if kind_of(values) == "block" else read_spec(values)
+    per_slot = 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * dtype.itemsize
+    return int(per_slot * page_size)
 
 
 def memory_budget(decoder: Decoder, cache: CacheConfig) -> float:
@@ -211,4 +226,6 @@ def _notes(config: EngineConfig, device: Found, wanted: Found, parts: Parts) -> 
         "max_context": parts.max_context,
         "kv_pages": pool.spec.num_pages,
         "kv_bytes": pool.bytes,
+        "draft_context_bytes": pool.spec.num_pages
+        * drafter_page_bytes(str(wanted.value), pool.spec.page_size, decoder.dtype),
     }
