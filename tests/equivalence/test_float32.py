@@ -5,12 +5,11 @@ scores are nearer than 1e-4. Each exception is checked against that gap, and the
 from typing import Any
 
 import pytest
-import torch
 
 from tests.equivalence.test_grid import CHOICES, jobs_of, run_case
 from tests.equivalence.world import World, drive, make_engine
 from wager.engine.engine import Engine
-from wager.target.sampler import ChoiceRow
+from wager.target.sampler import ChoiceRow, _best
 
 NEAR = 1e-4
 CASES = [
@@ -43,16 +42,15 @@ def record_gaps(engine: Engine) -> list[float]:
 
 
 def _final_scores(sampler: Any, logits: Any, row: ChoiceRow) -> list[Any]:
-    """What the last argmax of a row's choice sees: argmax is the only reduction to tokens there."""
+    """What the last argmax of a row's choice sees: `_best` is the only reduction to tokens there."""
     seen: list[Any] = []
 
-    class Watched(torch.overrides.TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func is torch.Tensor.argmax:
-                seen.append(args[0])
-            return func(*args, **(kwargs or {}))
+    def watched(scores: Any) -> Any:
+        seen.append(scores)
+        return _best(scores)
 
-    with Watched():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("wager.target.sampler._best", watched)
         sampler._choose_row(logits, row)
     return seen
 

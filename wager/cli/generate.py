@@ -87,6 +87,7 @@ def generate(
     if record_trace is not None:
         _check_trace_file(record_trace)
     llm = load_llm(settings.config)
+    _say_drafter(settings.config, llm)
     prompts = [_dressed(llm, text, raw) for text in task.texts]
     if record_trace is not None:
         llm.record_trace(prompts, task.params, record_trace, trace_kind)
@@ -103,6 +104,15 @@ def load_llm(config: EngineConfig) -> LLM:
     from wager.llm import LLM
 
     return LLM(config=config)
+
+
+def _say_drafter(config: EngineConfig, llm: LLM) -> None:
+    """Where the choice of a drafter was left to Wager, say what it chose and why."""
+    if config.model.drafter == "auto":
+        chosen = llm.notes.get("drafter")
+        if isinstance(chosen, dict):
+            names = " and ".join(chosen["value"])
+            print(f"wager: drafter {names}: {chosen['source']}", file=sys.stderr)
 
 
 def _check_settings(config: EngineConfig) -> None:

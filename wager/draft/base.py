@@ -85,7 +85,7 @@ class KeptTokens:
     start: int
     """Absolute position of the first one; the others follow without a gap."""
     features: Tensor | None
-    """[tokens, features], or None where the drafter asked for none."""
+    """[tokens, features], or None where the drafter asked for none. Handed over: nobody writes to it."""
     pages: PageIds
 
 

@@ -160,7 +160,7 @@ def slot_ids(pages: PageIds, page_size: int, start: int, stop: int) -> NDArray[n
     if stop > len(pages) * page_size:
         raise CapacityError(f"{len(pages)} pages of {page_size} do not cover {stop} tokens")
     first = start // page_size
-    if stop <= (first + 1) * page_size:  # within one page, as nearly every step is
+    if start < stop <= (first + 1) * page_size:  # within one page, as nearly every step is
         base = (int(pages[first]) - first) * page_size
         return np.arange(base + start, base + stop, dtype=np.int64)
     tokens = np.arange(start, stop, dtype=np.int64)
