@@ -174,8 +174,8 @@ def main() -> None:
         around = overhead(folder, options.tokens, options.rounds)
         # Short runs in many rounds: the machine's own drift is larger than what is to be seen.
         slower = never_slower(folder, options.tokens // 2, 3 * options.rounds)
-    print(f"engine over a bare loop: {around['over_bare_loop']:.1%} (bar 10 %)")
-    print(f"engine over forward and head alone: {around['over_own_pass']:.1%}")
+    print(f"engine over the model's own forward and head: {around['over_own_pass']:.1%} (bar 10 %)")
+    print(f"engine over a bare greedy loop, no bar: {around['over_bare_loop']:.1%}")
     for stage, micro in around["us_per_token"].items():
         print(f"  {stage:9s} {micro:8.0f} us")
     print(f"auto with a useless drafter / ar: {slower['auto_over_ar']:.3f} (bar 0.98)")
