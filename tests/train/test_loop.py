@@ -104,6 +104,46 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
         train(Net(), replace(CONFIG, optimizer="muon"), tmp_path / "state.pt")
 
 
+def test_a_checkpoint_of_other_settings_names_the_difference(tmp_path: Path) -> None:
+    path = tmp_path / "state.pt"
+
+    def run(settings: dict[str, object]) -> None:
+        net = Net()
+        Trainer(net, net.loss, ROWS, CONFIG, CPU, checkpoint=path, settings=settings).run()
+
+    run({"lr": 0.02, "layers": 2})
+    run({"layers": 2, "lr": 0.02})
+    with pytest.raises(InputError, match=r"state\.pt is of other settings: lr was 0\.02, now 0\.1$"):
+        run({"lr": 0.1, "layers": 2})
+    with pytest.raises(InputError, match=r"layers was 2, now unset, seed was unset, now 1"):
+        run({"lr": 0.02, "seed": 1})
+
+
+@pytest.mark.parametrize("every", [0, 5])
+def test_a_run_that_is_stopped_goes_on_as_if_it_was_not(tmp_path: Path, every: int) -> None:
+    config = replace(CONFIG, checkpoint_every=every)
+    whole, cut, resumed = Net(), Net(), Net()
+    want = Trainer(whole, whole.loss, ROWS, config, CPU).run()
+    path, asked = tmp_path / "state.pt", iter([False, False, False, True])
+    with pytest.raises(KeyboardInterrupt):
+        Trainer(cut, cut.loss, ROWS, config, CPU, checkpoint=path, stop=lambda: next(asked)).run()
+    assert Trainer(resumed, resumed.loss, ROWS, config, CPU, checkpoint=path).run() == want
+    for name, weight in whole.state_dict().items():
+        assert torch.equal(weight, resumed.state_dict()[name]), name
+
+
+def test_evaluation_does_not_wait_for_a_report() -> None:
+    net, told = Net(), list[Progress]()
+    config = replace(CONFIG, evaluate_every=5, report_every=6)
+    Trainer(net, net.loss, ROWS, config, CPU, told.append, lambda: {"acceptance": 0.5}).run()
+    assert [(one.update, one.evaluation is not None) for one in told] == [
+        (5, True),
+        (6, False),
+        (10, True),
+        (12, True),
+    ]
+
+
 def test_an_empty_corpus_and_a_lost_loss_are_named() -> None:
     net = Net()
     with pytest.raises(InputError, match="corpus: holds no rows"):

@@ -2,6 +2,7 @@
 
 import json
 import random
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
@@ -58,9 +59,13 @@ def test_the_whole_recipe_in_the_smallest(tmp_path: Path, monkeypatch: pytest.Mo
     chosen = read_options([str(option) for option in options])
     Recipe(chosen).run()
     figures = json.loads((out / "figures.json").read_text())
-    assert set(figures["heldout_loss"]) == {"math", "prose"} and figures["shape"]["num_layers"] == 3
+    assert (
+        set(figures["heldout_loss"]) == {"math", "math-natural", "prose"}
+        and figures["shape"]["num_layers"] == 3
+    )
     judged = figures["drafter-1_0-2_0.5"]
-    assert set(judged) == {"math_t0", "math_t0.8", "prose_t0", "prose_t0.8"}
+    kinds = ("math", "math-natural", "prose")
+    assert set(judged) == {f"{kind}_t{heat}" for kind in kinds for heat in ("0", "0.8")}
     assert all(own["tokens_per_step"] >= 1 and len(own["by_depth"]) == 15 for own in judged.values())
     target = load_target(out / "target", "float32", "cpu")
     spec = load_drafter(out / "drafter-1_0-2_0.5").spec
@@ -102,3 +107,14 @@ def test_prompts_are_pieces_of_every_kind_in_turn() -> None:
     assert len({ids[0] for ids in prompts[::2]}) > 3
     with pytest.raises(InputError, match="no document of 50 tokens"):
         choose_prompts(documents, 50, 1, random.Random(0))
+
+
+def test_a_mistake_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--corpus", "no-such-file", "--heldout", "neither", "--out", str(tmp_path / "out")]
+    monkeypatch.setattr("sys.argv", ["recipe", *given])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(recipe.__file__, run_name="__main__")
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "recipe: error: corpus: no such file: no-such-file\n"

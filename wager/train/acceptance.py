@@ -49,7 +49,7 @@ def offered(net: DFlashNet, teacher: Teacher, rows: Rows, num_ranks: int = 8) ->
     tokens, block = rows.tokens, net.spec.block_size
     num_rows = tokens.shape[0]
     features, logits = teacher.observe(tokens)
-    noise = NoiseSource(logits.shape[-1], tokens.device) if rows.temperature > 0 else None
+    noise = _noise(rows, block, logits.shape[-1]) if rows.temperature > 0 else None
     logprobs = np.zeros((num_rows, rows.num_output, block - 1, num_ranks), np.float16)
     ranks = np.full((num_rows, rows.num_output, block - 1), -1, np.int8)
     ends = rows.num_prompt + rows.num_output
@@ -58,9 +58,7 @@ def offered(net: DFlashNet, teacher: Teacher, rows: Rows, num_ranks: int = 8) ->
         roots = rows.num_prompt - 1 + place
         scores = _draft(net, teacher, tokens, features, roots).float()  # [B, block - 1, V]
         if noise is not None:
-            places = zip(rows.seeds, roots.tolist(), strict=True)
-            keys = [(seed, root + d) for seed, root in places for d in range(1, block)]
-            scores = scores / rows.temperature + noise.rows(keys).view_as(scores).to(scores)
+            scores = scores / rows.temperature + noise[:, place : place + block - 1].to(scores)
         top = scores.log_softmax(dim=-1).topk(num_ranks, dim=-1)
         at = roots[:, None] + depths
         truth = tokens.gather(1, at.clamp(max=tokens.shape[1] - 1))
@@ -69,6 +67,15 @@ def offered(net: DFlashNet, teacher: Teacher, rows: Rows, num_ranks: int = 8) ->
         logprobs[:, place] = top.values.cpu().numpy()
         ranks[:, place] = found.cpu().numpy()
     return Offered(logprobs, ranks)
+
+
+def _noise(rows: Rows, block: int, vocab_size: int) -> Tensor:
+    """[B, num_output + block - 1, V]: the target's noise at every position from the first output on."""
+    starts = rows.num_prompt.tolist()
+    span = rows.num_output + block - 1
+    keys = [(seed, start + i) for seed, start in zip(rows.seeds, starts, strict=True) for i in range(span)]
+    source = NoiseSource(vocab_size, rows.tokens.device)
+    return source.rows(keys).view(len(starts), span, vocab_size)
 
 
 def _draft(net: DFlashNet, teacher: Teacher, tokens: Tensor, features: Tensor, roots: Tensor) -> Tensor:
@@ -85,16 +92,21 @@ def _draft(net: DFlashNet, teacher: Teacher, tokens: Tensor, features: Tensor, r
     return teacher.head(hidden[:, 1:])
 
 
-def tokens_per_step(ranks: npt.NDArray[np.int8]) -> float:
-    """Mean tokens per step when the whole block is verified as a chain; ranks [rows, positions, depths]."""
+def tokens_per_step(ranks: npt.NDArray[np.int8], counted: npt.NDArray[np.bool_] | None = None) -> float:
+    """Mean tokens per step when the whole block is verified as a chain; ranks [rows, positions, depths].
+
+    With `counted` [rows, positions], only steps that begin at such a position count.
+    """
     steps = total = 0
-    run = np.cumprod(ranks == 0, axis=-1).sum(axis=-1)
-    for row in run:
+    runs = np.cumprod(ranks == 0, axis=-1).sum(axis=-1)
+    for row, run in enumerate(runs):
         place = 0
-        while place < len(row):
-            place += int(row[place]) + 1
-            steps += 1
-        total += len(row)
+        while place < len(run):
+            taken = min(int(run[place]) + 1, len(run) - place)
+            if counted is None or counted[row, place]:
+                steps += 1
+                total += taken
+            place += taken
     return total / max(steps, 1)
 
 
@@ -110,14 +122,18 @@ def acceptance_by_depth(ranks: npt.NDArray[np.int8]) -> list[float]:
     return rates
 
 
+def repeating(row: npt.NDArray[np.integer], size: int = 8) -> npt.NDArray[np.bool_]:
+    """Which tokens of a row complete a `size`-gram that stood in the row before: where a text loops."""
+    seen: set[tuple[int, ...]] = set()
+    found = np.zeros(len(row), bool)
+    for end in range(size, len(row) + 1):
+        gram = tuple(int(t) for t in row[end - size : end])
+        found[end - 1] = gram in seen
+        seen.add(gram)
+    return found
+
+
 def repeated_share(tokens: npt.NDArray[np.integer], size: int = 8) -> float:
-    """Share of `size`-grams in each row that stood in the same row before: how much a text loops."""
-    repeated = total = 0
-    for row in tokens:
-        seen: set[tuple[int, ...]] = set()
-        for i in range(len(row) - size + 1):
-            gram = tuple(int(t) for t in row[i : i + size])
-            repeated += gram in seen
-            seen.add(gram)
-            total += 1
-    return repeated / max(total, 1)
+    """Share of `size`-grams in each row that stood in the same row before."""
+    possible = sum(max(len(row) - size + 1, 0) for row in tokens)
+    return sum(int(repeating(row, size).sum()) for row in tokens) / max(possible, 1)

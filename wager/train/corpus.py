@@ -1,23 +1,31 @@
 """Text in, packed token sequences out.
 
-Reads JSON lines (`{"kind", "text", ...}`, plain or .xz) and plain text files; tokenises, and packs documents
-end to end into rows of one length. A kind may be repeated, so that scarce ones count. Knows no models.
+Reads JSON lines (`{"text", "kind", ...}` or `{"messages", ...}`, plain or .xz) and plain text files; splits a
+part off, tokenises, and packs documents end to end into rows of one length. A kind may be repeated, so that
+scarce ones count. Knows no models; chats are rendered by the template it is given.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import lzma
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import tokenizers
 
-from wager.errors import InputError
+from wager.errors import InputError, RequestError
+from wager.text.chat import ChatTemplate
+
+_LINES = {".jsonl", ".ndjson", ".json"}
 
 TokenArray = npt.NDArray[np.int32]
 
@@ -30,39 +38,150 @@ class Record:
     kind: str = "text"
     licence: str = ""
     source: str = ""
+    prompt: str = ""
+    """Of a chat: everything up to the answer that a model would have to give."""
+    is_whole: bool = True
+    """False where the text goes on in another record."""
 
 
-def read_records(path: Path) -> Iterator[Record]:
-    """Documents of a .jsonl, .jsonl.xz or .txt file. Raises InputError naming file and line."""
+def read_records(path: Path, template: ChatTemplate | None = None) -> Iterator[Record]:
+    """Documents of a file: JSON lines by its name, else one text; either may be packed (.xz).
+
+    `template` renders chats. Raises InputError naming file and line.
+    """
     if not path.is_file():
         raise InputError(f"no such file: {path}", field="corpus")
-    if path.suffix == ".txt":
-        yield Record(path.read_text(encoding="utf-8"))
-        return
     opener = lzma.open if path.suffix == ".xz" else open
     try:
         with opener(path, "rt", encoding="utf-8") as lines:
+            if not _LINES & set(path.suffixes):
+                yield Record(lines.read())
+                return
             for number, line in enumerate(lines, 1):
                 if line.strip():
-                    yield _record(line, path, number)
-    except (lzma.LZMAError, EOFError, UnicodeDecodeError) as error:
+                    yield _record(line, f"{path}, line {number}", template)
+    except (lzma.LZMAError, EOFError, UnicodeDecodeError, OSError) as error:
         raise InputError(f"{path} cannot be read: {error}", field="corpus") from error
 
 
-def _record(line: str, path: Path, number: int) -> Record:
+def _record(line: str, where: str, template: ChatTemplate | None) -> Record:
     try:
         data = json.loads(line)
-        text = data["text"] if isinstance(data, dict) else None
-    except (ValueError, KeyError):
-        text = None
-    if not isinstance(text, str):
-        raise InputError(f"{path}, line {number}: expected an object with a text", field="corpus")
-    return Record(
-        text,
-        str(data.get("kind") or data.get("category") or "text"),
-        str(data.get("licence", "")),
-        str(data.get("source", "")),
+    except ValueError:
+        data = None
+    text = data.get("text") if isinstance(data, dict) else None
+    if isinstance(data, dict) and text is None and "messages" in data:
+        rendered = _rendered(data, where, template)
+    elif isinstance(text, str):
+        rendered = Record(text)
+    else:
+        raise InputError(f"{where}: expected an object with a text or with messages", field="corpus")
+    try:
+        rendered.text.encode()
+    except UnicodeEncodeError as error:  # JSON may carry half a character, which is no text
+        raise InputError(f"{where}: not valid Unicode text", field="corpus") from error
+    return replace(
+        rendered,
+        kind=str(data.get("kind") or data.get("category") or rendered.kind),
+        licence=str(data.get("licence") or data.get("license") or ""),
+        source=str(data.get("source", "")),
     )
+
+
+def _rendered(data: dict[str, Any], where: str, template: ChatTemplate | None) -> Record:
+    """A chat as text, and as the prompt of its last answer."""
+    if template is None:
+        raise InputError(f"{where}: is a chat, but the model has no chat template", field="corpus")
+    messages, tools = data["messages"], data.get("tools")
+    try:
+        text = template.render(messages, tools=tools, add_generation_prompt=False)
+        asked = messages[:-1] if messages[-1]["role"] == "assistant" else messages
+        prompt = template.render(asked, tools=tools) if asked else ""
+    except RequestError as error:
+        raise InputError(f"{where}: {error}", field="corpus") from error
+    return Record(text, "chat", prompt=prompt)
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """What a corpus file held, for the record."""
+
+    name: str
+    mark: str
+    """Tells the file from another of the same name."""
+    num_records: int
+    num_characters: int
+    licences: dict[str, int]
+    """Records of each licence; an empty name where none was stated."""
+
+
+class Corpus(NamedTuple):
+    """Everything read from files."""
+
+    records: list[Record]
+    files: list[DataFile]
+
+
+def read_corpus(paths: Iterable[Path], template: ChatTemplate | None = None, limit: int = 0) -> Corpus:
+    """All documents of several files, or the first `limit` of each."""
+    corpus = Corpus([], [])
+    for path in paths:
+        own = list(islice(read_records(path, template), limit or None))
+        licences = dict(sorted(Counter(record.licence for record in own).items()))
+        characters = sum(len(record.text) for record in own)
+        corpus.files.append(DataFile(path.name, _mark(path), len(own), characters, licences))
+        corpus.records.extend(own)
+    if not any(record.text.strip() for record in corpus.records):
+        raise InputError("holds no text", field="corpus")
+    return corpus
+
+
+def _mark(path: Path) -> str:
+    """A short name for a file's content: of its size, its first and its last megabyte."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        found = hashlib.sha256(f"{size}".encode() + file.read(1 << 20))
+        file.seek(max(size - (1 << 20), 0))
+        found.update(file.read())
+    return found.hexdigest()[:8]
+
+
+def pieces(record: Record, most: int) -> Iterator[Record]:
+    """A text of more than `most` characters as several, cut at line ends where there are any; chats whole."""
+    text, start = record.text, 0
+    if record.prompt:
+        most = len(text)
+    while len(text) - start > most:
+        stop = text.rfind("\n", start, start + most) + 1 or start + most
+        yield replace(record, text=text[start:stop], is_whole=False)
+        start = stop
+    yield replace(record, text=text[start:])
+
+
+class Split(NamedTuple):
+    """Records to learn from, and records to judge by."""
+
+    training: list[Record]
+    heldout: list[Record]
+
+
+def split_heldout(records: Iterable[Record], share: float, seed: int) -> Split:
+    """Keep a share of every kind, chosen by the seed, but never all of it and at least one record in all."""
+    by_kind: dict[str, list[Record]] = {}
+    for record in records:
+        if record.text.strip():
+            by_kind.setdefault(record.kind, []).append(record)
+    if not by_kind:
+        raise InputError("holds no text", field="corpus")
+    split = Split([], [])
+    for kind, own in sorted(by_kind.items()):
+        random.Random(f"{seed} {kind}").shuffle(own)
+        count = min(max(1, round(share * len(own))), len(own) - 1)
+        split.heldout.extend(own[:count])
+        split.training.extend(own[count:])
+    if not split.heldout:
+        raise InputError("is too short to learn from one part and judge by another", field="corpus")
+    return split
 
 
 @dataclass
@@ -96,16 +215,22 @@ class TokenCorpus:
 
 
 def tokenize(
-    records: Iterable[Record], tokenizer: tokenizers.Tokenizer, end_id: int | None, batch: int = 512
+    records: Iterable[Record],
+    tokenizer: tokenizers.Tokenizer,
+    end_id: int | None,
+    batch: int = 512,
+    begin_id: int | None = None,
 ) -> TokenCorpus:
-    """All documents as token ids, each closed by `end_id`."""
+    """All documents as token ids: whole ones closed by `end_id`, all opened by `begin_id`, if not yet so."""
     corpus = TokenCorpus()
     waiting: list[Record] = []
 
     def flush() -> None:
         encoded = tokenizer.encode_batch([record.text for record in waiting], add_special_tokens=False)
         for record, one in zip(waiting, encoded, strict=True):
-            ids = one.ids if end_id is None else [*one.ids, end_id]
+            ids = one.ids if end_id is None or not record.is_whole else [*one.ids, end_id]
+            if begin_id is not None and ids[:1] != [begin_id]:
+                ids = [begin_id, *ids]
             if ids:
                 corpus.documents.setdefault(record.kind, []).append(np.array(ids, np.int32))
         waiting.clear()

@@ -40,11 +40,18 @@ def write_rows(
         padded[row, longest - len(prompt) :] = torch.tensor(prompt, device=device)
         mask[row, longest - len(prompt) :] = 1
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    even = bool((lengths == longest).all())  # no mask, no masked attention: several times as fast
     source, places = None, []
     if temperature > 0 and seeds is not None:
         source = NoiseSource(model.config.vocab_size, device)
         places = list(zip(seeds, lengths.tolist(), strict=True))
-    out = model(padded, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1)
+    out = model(
+        padded,
+        attention_mask=None if even else mask,
+        position_ids=positions,
+        use_cache=True,
+        logits_to_keep=1,
+    )
     written = []
     for step in range(num_output):
         noise = None if source is None else source.rows([(seed, length + step) for seed, length in places])
@@ -55,7 +62,7 @@ def write_rows(
         mask = torch.cat((mask, mask.new_ones(len(prompts), 1)), dim=1)
         out = model(
             chosen[:, None],
-            attention_mask=mask,
+            attention_mask=None if even else mask,
             position_ids=(lengths + step)[:, None],
             past_key_values=out.past_key_values,
             use_cache=True,

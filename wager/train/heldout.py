@@ -13,16 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tokenizers
 import torch
 
 from wager.errors import InputError
 from wager.nn.models.dflash_net import DFlashNet
-from wager.train.acceptance import Rows, acceptance_by_depth, offered, repeated_share, tokens_per_step
+from wager.train.acceptance import (
+    Rows,
+    acceptance_by_depth,
+    offered,
+    repeated_share,
+    repeating,
+    tokens_per_step,
+)
 from wager.train.corpus import read_records
 from wager.train.drafter import HFTeacher
-from wager.train.generate import Written, write_rows
+from wager.train.generate import write_rows
 from wager.train.target import next_token_loss
 
 TextsByKind = Mapping[str, Sequence[str]]
@@ -30,6 +36,7 @@ TextsByKind = Mapping[str, Sequence[str]]
 _PROMPT_CHARACTERS = 400
 _LEAST_PROMPT = 4
 _FIRST_SEED = 1000
+_ROWS_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -37,16 +44,18 @@ class Trial:
     """How a drafter is judged."""
 
     num_texts: int = 40
-    """Texts of each kind."""
+    """Texts of each kind, chosen evenly over the file; 0: all."""
     num_output: int = 128
     temperatures: tuple[float, ...] = (0.0, 0.8)
 
 
 def read_heldout(path: Path) -> dict[str, list[str]]:
-    """The texts of a held-out file by kind."""
+    """The texts of a held-out file by kind; worked problems made from templates also stand apart."""
     by_kind: dict[str, list[str]] = defaultdict(list)
     for record in read_records(path):
         by_kind[record.kind].append(record.text)
+        if record.kind == "math":
+            by_kind["math-templated" if "generated" in record.source else "math-natural"].append(record.text)
     if not by_kind:
         raise InputError(f"{path} holds no text", field="heldout")
     return dict(by_kind)
@@ -56,12 +65,12 @@ def read_heldout(path: Path) -> dict[str, list[str]]:
 def losses(
     model: Any, tokenizer: tokenizers.Tokenizer, texts: TextsByKind, num_texts: int = 100
 ) -> dict[str, dict[str, float]]:
-    """Nats per token and per character of each kind, over the first 1,024 tokens of its texts."""
+    """Nats per token and per character of each kind, over the first 1,024 tokens of its texts (0: all)."""
     model.eval()
     found = {}
     for kind, own in texts.items():
         nats = num_tokens = num_characters = 0.0
-        for text in own[:num_texts]:
+        for text in evenly(own, num_texts):
             ids = tokenizer.encode(text).ids[:1024]
             if len(ids) < 2:
                 continue
@@ -74,6 +83,13 @@ def losses(
     return found
 
 
+def evenly(texts: Sequence[str], count: int) -> Sequence[str]:
+    """`count` of the texts, spread over their order, which may go by source; 0: all."""
+    if not 0 < count < len(texts):
+        return texts
+    return [texts[i * len(texts) // count] for i in range(count)]
+
+
 def judge(
     net: DFlashNet, teacher: HFTeacher, tokenizer: tokenizers.Tokenizer, texts: TextsByKind, trial: Trial
 ) -> dict[str, dict[str, Any]]:
@@ -81,7 +97,7 @@ def judge(
     net.eval()
     found = {}
     for kind, own in texts.items():
-        encoded = [tokenizer.encode(text[:_PROMPT_CHARACTERS]).ids for text in own[: trial.num_texts]]
+        encoded = [tokenizer.encode(text[:_PROMPT_CHARACTERS]).ids for text in evenly(own, trial.num_texts)]
         prompts = [ids for ids in encoded if len(ids) >= _LEAST_PROMPT]
         if not prompts:
             continue
@@ -93,18 +109,22 @@ def judge(
 def _judge_rows(
     net: DFlashNet, teacher: HFTeacher, prompts: Sequence[Sequence[int]], temperature: float, trial: Trial
 ) -> dict[str, Any]:
-    seeds = list(range(_FIRST_SEED, _FIRST_SEED + len(prompts)))
-    done = write_rows(teacher.model, prompts, trial.num_output, temperature, seeds)
-    rows = Rows(done.tokens, done.num_prompt, trial.num_output, temperature, seeds)
-    seen = offered(net, teacher, rows)
+    ranks, fresh, outputs = [], [], []
+    for start in range(0, len(prompts), _ROWS_AT_ONCE):
+        part = prompts[start : start + _ROWS_AT_ONCE]
+        seeds = list(range(_FIRST_SEED + start, _FIRST_SEED + start + len(part)))
+        done = write_rows(teacher.model, part, trial.num_output, temperature, seeds)
+        rows = Rows(done.tokens, done.num_prompt, trial.num_output, temperature, seeds)
+        ranks.append(offered(net, teacher, rows).ranks)
+        for row, length in zip(done.tokens.cpu().numpy(), done.num_prompt.tolist(), strict=True):
+            end = length + trial.num_output
+            fresh.append(~repeating(row[:end])[length:])
+            outputs.append(row[length:end])
+    all_ranks = np.concatenate(ranks)
     return {
-        "tokens_per_step": tokens_per_step(seen.ranks),
-        "by_depth": [round(rate, 3) for rate in acceptance_by_depth(seen.ranks)],
-        "repeated_8grams": repeated_share(_outputs(done, trial.num_output)),
+        "texts": len(prompts),
+        "tokens_per_step": tokens_per_step(all_ranks),
+        "tokens_per_step_not_repeating": tokens_per_step(all_ranks, np.stack(fresh)),
+        "by_depth": [round(rate, 3) for rate in acceptance_by_depth(all_ranks)],
+        "repeated_8grams": repeated_share(np.stack(outputs)),
     }
-
-
-def _outputs(done: Written, num_output: int) -> npt.NDArray[np.int64]:
-    """[rows, num_output]: what the target wrote, without prompts and padding."""
-    rows = zip(done.tokens.cpu().numpy(), done.num_prompt.tolist(), strict=True)
-    return np.stack([row[start : start + num_output] for row, start in rows])

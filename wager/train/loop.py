@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from wager.errors import InputError, one_line
+from wager.train.muon import StackedMuon
 
 
 @dataclass(frozen=True)
@@ -100,9 +102,7 @@ class Optimizers:
         others = [p for name, p in named if not (p.ndim == 2 and "layers." in name)]
         betas = (0.9, 0.95)
         if config.optimizer == "muon":
-            muon = torch.optim.Muon(
-                matrices, lr=config.lr, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw"
-            )
+            muon = StackedMuon(matrices, config.lr, config.weight_decay)
             self.all = [muon, torch.optim.AdamW(others, lr=config.lr, betas=betas, weight_decay=0.0)]
         else:
             groups = [
@@ -138,6 +138,10 @@ class Trainer:
     report: Report | None = None
     evaluate: Callable[[], dict[str, float]] | None = None
     checkpoint: Path | None = None
+    settings: Mapping[str, object] | None = None
+    """What the weights depend on: a checkpoint made with others is refused."""
+    stop: Callable[[], bool] | None = None
+    """Asked after every update; where it says yes, a checkpoint is saved and KeyboardInterrupt raised."""
 
     def run(self) -> float:
         """Train to the end, from a checkpoint where there is one; returns the last smoothed loss."""
@@ -154,16 +158,23 @@ class Trainer:
             lr = config.lr * _schedule(update, share, config)
             losses.append(self._update(batches.at(update), update, optimizers, lr))
             done = update + 1
-            if done % config.report_every == 0 or done == config.updates:
+            if done % config.report_every == 0 or done == config.updates or self._is_evaluation(done):
                 standing.smoothed = _mean(losses, done)
                 losses.clear()
                 self._tell(done, standing.smoothed, lr, time.perf_counter() - began, done - first)
-            if config.checkpoint_every and done % config.checkpoint_every == 0:
+            stopped = self.stop is not None and self.stop()
+            if stopped or self._is_checkpoint(done):
                 elapsed_s = before_s + time.perf_counter() - began
                 self._save(
                     Standing(done, elapsed_s, standing.smoothed, [float(x) for x in losses]), optimizers
                 )
+            if stopped:
+                raise KeyboardInterrupt
         return standing.smoothed if not losses else _mean(losses, config.updates)
+
+    def _is_checkpoint(self, done: int) -> bool:
+        every = self.config.checkpoint_every
+        return every > 0 and (done % every == 0 or done == self.config.updates)
 
     def _share(self, update: int, elapsed_s: float) -> float:
         """How much of the schedule is done: by updates, or by time where that is ahead."""
@@ -183,11 +194,13 @@ class Trainer:
         optimizers.step(lr)
         return loss.detach()
 
+    def _is_evaluation(self, done: int) -> bool:
+        every = self.config.evaluate_every
+        return self.evaluate is not None and every > 0 and (done % every == 0 or done == self.config.updates)
+
     def _tell(self, done: int, loss: float, lr: float, elapsed: float, count: int) -> None:
-        due = self.evaluate is not None and self.config.evaluate_every > 0
         found = None
-        if due and (done % self.config.evaluate_every == 0 or done == self.config.updates):
-            assert self.evaluate is not None
+        if self.evaluate is not None and self._is_evaluation(done):
             found = self.evaluate()
         if self.report is not None:
             speed = count * self.config.batch_rows / max(elapsed, 1e-9)
@@ -201,6 +214,7 @@ class Trainer:
             "standing": asdict(standing),
             "module": self.module.state_dict(),
             "optimizers": optimizers.state(),
+            "settings": dict(self.settings or {}),
         }
         waiting = self.checkpoint.with_suffix(".tmp")
         torch.save(state, waiting)
@@ -209,15 +223,38 @@ class Trainer:
     def _resume(self, optimizers: Optimizers) -> Standing:
         if self.checkpoint is None or not self.checkpoint.exists():
             return Standing()
+        state = read_checkpoint(self.checkpoint, self.settings or {}, self.device)
         try:
-            state = torch.load(self.checkpoint, map_location=self.device, weights_only=True)
             self.module.load_state_dict(state["module"])
             optimizers.load(state["optimizers"])
             return Standing(**state["standing"])
         except Exception as error:
-            raise InputError(
-                f"{self.checkpoint} is not a checkpoint of this run: {one_line(error)}", field="checkpoint"
-            ) from error
+            raise _not_ours(self.checkpoint, error) from error
+
+
+def read_checkpoint(path: Path, settings: Mapping[str, object], device: torch.device) -> dict[str, Any]:
+    """A run's state as stored. Raises InputError where it is damaged, or made with other settings."""
+    try:
+        state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+        other = differences(state.get("settings", {}), settings)
+        Standing(**state["standing"])  # complains of what is missing
+    except Exception as error:
+        raise _not_ours(path, error) from error
+    if other:
+        raise InputError(f"{path} is of other settings: {other}", field="checkpoint")
+    return state
+
+
+def _not_ours(path: Path, error: Exception) -> InputError:
+    return InputError(f"{path} is not a checkpoint of this run: {one_line(error)}", field="checkpoint")
+
+
+def differences(stored: Mapping[str, object], wanted: Mapping[str, object]) -> str:
+    """Where two sets of settings differ, in words; empty where they agree."""
+    names = [name for name in {**stored, **wanted} if stored.get(name) != wanted.get(name)]
+    return ", ".join(
+        f"{name} was {stored.get(name, 'unset')}, now {wanted.get(name, 'unset')}" for name in names
+    )
 
 
 def _mean(losses: Sequence[Tensor], update: int) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -25,12 +26,14 @@ import tokenizers
 import torch
 from torch import Tensor
 
-from wager.errors import InputError
+from wager.errors import InputError, WagerError
 from wager.train.corpus import Record, TokenArray, TokenCorpus, read_records, tokenize
 from wager.train.drafter import (
     DrafterShape,
+    GraphedTeacher,
     HFTeacher,
     Lesson,
+    Teacher,
     block_loss,
     build_drafter,
     drafter_config,
@@ -46,11 +49,13 @@ from wager.train.tokenizer import (
     MASK,
     PAD,
     save_tokenizer,
+    special_id,
     train_tokenizer,
     with_thinking,
 )
 
-REPEATS = {"chat": 5.0, "dialog": 2.0, "math": 2.0, "code": 1.0, "prose": 1.0}
+REPEATS = {"chat": 1.0, "dialog": 0.8, "math": 1.0, "code": 1.0, "prose": 1.25}
+"""How often a kind comes per round: scarce kinds are soon known by heart, and that costs on new text."""
 TEMPERATURES = (0.0, 0.8, 0.0, 0.6, 1.0)
 """Of the target's own text, one after the other."""
 LEAST_DOCUMENT = 24
@@ -89,7 +94,7 @@ FULL = Scale(
     row_len=1024,
     target_training=TrainConfig(100_000, warm_up=100, report_every=100),
     text_len=512,
-    text_rows=2048,
+    text_rows=4096,
     text_turns=10_000,
     prompt_lens=(16, 32, 64, 128, 192),
     drafter_training=TrainConfig(100_000, 32, warm_up=100, report_every=200, weight_decay=0.05),
@@ -149,18 +154,10 @@ def texts_of(path: Path, seed: int, limit: int = 0) -> list[Record]:
     return records
 
 
-def special_id(tokenizer: tokenizers.Tokenizer, token: str) -> int:
-    """The id of a mark that training relies on."""
-    found = tokenizer.token_to_id(token)
-    if found is None:
-        raise InputError(f"has no token {token}", field="tokenizer")
-    return int(found)
-
-
 def plan_drafters(text: str) -> list[DrafterPlan]:
     """From `layers:taps:soft,...`: taps are target layers joined by `-`, or `auto`."""
     plans = []
-    for part in text.split(","):
+    for part in text.split(",") if text != "none" else ():
         try:
             layers, taps, soft = part.split(":")
             ids = tuple(int(i) for i in taps.split("-")) if "-" in taps else ()
@@ -216,7 +213,7 @@ class Recipe:
     def note(self, name: str, figures: object) -> None:
         """Keep figures, at once also on disk: a later stage may fail."""
         self.figures[name] = figures
-        (self.out / "figures.json").write_text(json.dumps(self.figures, indent=1), encoding="utf-8")
+        (self.out / self.options.figures).write_text(json.dumps(self.figures, indent=1), encoding="utf-8")
 
     @cached_property
     def tokenizer(self) -> tokenizers.Tokenizer:
@@ -252,37 +249,45 @@ class Recipe:
         say("corpus", corpus.num_tokens, "tokens")
         return corpus
 
-    def target(self, corpus: TokenCorpus) -> Any:
+    def load_target(self) -> Any:
+        """The target as it ships: its weights as they were rounded for the folder."""
         from transformers import Qwen3ForCausalLM
 
+        loaded: Any = Qwen3ForCausalLM.from_pretrained(self.out / "target", dtype=torch.float32)
+        return loaded.to(self.device)
+
+    def target(self, corpus: TokenCorpus) -> Any:
         folder = self.out / "target"
         if (folder / "config.json").exists():
             say("target loaded")
-            loaded: Any = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32)
-            return loaded.to(self.device)
+            return self.load_target()
         ends = [special_id(self.tokenizer, END_OF_TURN), special_id(self.tokenizer, END_OF_TEXT)]
         model = build_model(self.target_shape, ends, special_id(self.tokenizer, PAD), seed=0).to(self.device)
         rows = corpus.packed(self.scale.row_len + 1, 3, REPEATS)
-        config = replace(self.scale.target_training, lr=self.options.lr)
+        config = replace(
+            self.scale.target_training, lr=self.options.lr, weight_decay=self.options.weight_decay
+        )
         if not self.tiny:
             config = replace(config, batch_rows=self.options.batch_rows)
         say("target", num_parameters(model), "parameters,", rows.shape, "rows")
         timed = self.timed(config, self.options.target_seconds)
         self.learn_next_tokens(model, rows, timed, self.options.compile)
         save_target(model, folder)
-        return model
+        return self.load_target()
 
     def timed(self, config: TrainConfig, seconds: float) -> TrainConfig:
         """The training with the options' optimiser, bounded by time in earnest and by updates in a trial."""
         return replace(config, optimizer=self.options.optimizer, max_seconds=0.0 if self.tiny else seconds)
 
     def learn_next_tokens(self, model: Any, rows: Rows, config: TrainConfig, compiled: bool) -> None:
-        network: Any = torch.compile(model) if compiled else model
+        if compiled:  # one layer's code serves all: seconds to compile where the whole takes a minute
+            for layer in model.model.layers:
+                layer.compile(dynamic=False)
         if self.device.type == "cuda":
             torch.set_float32_matmul_precision("high")
 
         def loss(tokens: Tensor, _generator: torch.Generator) -> Tensor:
-            return next_token_loss(network, tokens)
+            return next_token_loss(model, tokens)
 
         Trainer(model, loss, rows, config, self.device, show).run()
 
@@ -323,18 +328,23 @@ class Recipe:
             lesson = replace(lesson, anchors=4)
         config = drafter_config(shape, model.config, special_id(self.tokenizer, MASK), lesson)
         teacher = HFTeacher(model, tuple(config["dflash_config"]["target_layer_ids"]))
+        quick: Teacher = GraphedTeacher(teacher) if self.device.type == "cuda" else teacher
         net = build_drafter(config, seed=1).to(self.device)
+        if self.options.compile:
+            net.compile(dynamic=False)
         training = replace(self.scale.drafter_training, lr=self.options.drafter_lr)
 
         def loss(tokens: Tensor, generator: torch.Generator) -> Tensor:
-            return block_loss(net, teacher, tokens, lesson, generator)
+            return block_loss(net, quick, tokens, lesson, generator)
 
         say("drafter", plan.name, num_parameters(net), "parameters, layers", teacher.layer_ids)
         timed = self.timed(training, self.options.drafter_seconds)
         Trainer(net, loss, rows, timed, self.device, show).run()
         save_drafter(net, config, self.out / plan.name)
+        plain = build_drafter(config).to(self.device)
+        plain.load_state_dict({name: w.bfloat16().float() for name, w in net.state_dict().items()})
         trial = Trial(self.options.judge_texts, self.scale.num_output)
-        found = judge(net, teacher, self.tokenizer, self.heldout, trial)
+        found = judge(plain, teacher, self.tokenizer, self.heldout, trial)
         self.note(plan.name, found)
         say(plan.name, {key: round(value["tokens_per_step"], 2) for key, value in found.items()})
 
@@ -366,16 +376,24 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--optimizer", choices=("muon", "adamw"), default="muon")
     parser.add_argument("--layers", type=int, default=20, help="of the target")
     parser.add_argument("--batch-rows", type=int, default=64, help="rows per update of the target")
-    parser.add_argument("--lr", type=float, default=4e-3)
+    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--weight-decay", type=float, default=0.5, help="of the target")
     parser.add_argument("--drafter-lr", type=float, default=2e-3)
     parser.add_argument("--target-seconds", type=float, default=420)
     parser.add_argument("--text-seconds", type=float, default=100)
     parser.add_argument("--drafter-seconds", type=float, default=180)
     parser.add_argument("--chain-seconds", type=float, default=60, help="0: no chain drafter")
-    parser.add_argument("--judge-texts", type=int, default=40, help="held-out texts of each kind")
-    parser.add_argument("--drafters", default="2:auto:0.5", help="layers:taps:soft, comma separated")
+    parser.add_argument("--judge-texts", type=int, default=40, help="held-out texts of each kind; 0: all")
+    parser.add_argument("--drafters", default="4:auto:0.6", help="layers:taps:soft, comma separated; or none")
+    parser.add_argument("--figures", default="figures.json", help="name of the file of figures")
     return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":
-    Recipe(read_options()).run()
+    try:
+        Recipe(read_options()).run()
+    except WagerError as error:
+        print(f"recipe: error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -71,7 +71,8 @@ def next_token_loss(model: Any, tokens: Tensor) -> Tensor:
 def save_target(model: Any, folder: Path, dtype: torch.dtype = torch.bfloat16, shard: str = "15MB") -> None:
     """An ordinary model folder, weights in `dtype`, in shards."""
     folder.mkdir(parents=True, exist_ok=True)
-    state = {name: weight.to(dtype) for name, weight in model.state_dict().items()}
+    tied = getattr(model, "_tied_weights_keys", None) if model.config.tie_word_embeddings else None
+    state = {name: w.to(dtype) for name, w in model.state_dict().items() if name not in (tied or ())}
     model.save_pretrained(folder, state_dict=state, max_shard_size=shard)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config["dtype"] = str(dtype).removeprefix("torch.")

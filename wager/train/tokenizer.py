@@ -14,6 +14,8 @@ from pathlib import Path
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from wager.errors import InputError
+
 END_OF_TEXT, END_OF_TURN, MASK, PAD = "<|endoftext|>", "<|end|>", "<|mask|>", "<|pad|>"
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>", "<|tool|>")
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
@@ -52,6 +54,14 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int = 8192) -> tokenizers.
     )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
+
+
+def special_id(tokenizer: tokenizers.Tokenizer, token: str) -> int:
+    """The id of a mark that training relies on."""
+    found = tokenizer.token_to_id(token)
+    if found is None:
+        raise InputError(f"has no token {token}", field="tokenizer")
+    return int(found)
 
 
 def save_tokenizer(tokenizer: tokenizers.Tokenizer, folder: Path) -> None:

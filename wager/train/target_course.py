@@ -1,0 +1,177 @@
+"""A small target's way from a corpus to a model folder: tokenizer, rows, updates, export.
+
+The stages of `wager train-target`. What is learned is in target.py and tokenizer.py, how in loop.py; a run
+that was interrupted goes on where it stood. The demo pair's own recipe, with its kinds and its drafters, is
+recipe.py.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+import torch
+from torch import Tensor
+
+from wager.errors import InputError
+from wager.text.chat import ChatTemplate
+from wager.train.corpus import Corpus, Record, Split, pieces, read_corpus, split_heldout, tokenize
+from wager.train.course import Watcher, pick_device, train_config, way_out
+from wager.train.loop import Trainer, read_checkpoint
+from wager.train.outfolder import OutFolder
+from wager.train.settings import TargetSettings, lasting
+from wager.train.target import TargetShape, build_model, next_token_loss, save_target
+from wager.train.teacher import silence_bars
+from wager.train.tokenizer import (
+    CHAT_TEMPLATE,
+    END_OF_TEXT,
+    END_OF_TURN,
+    PAD,
+    save_tokenizer,
+    special_id,
+    train_tokenizer,
+)
+
+Rows = npt.NDArray[np.int32]
+
+_CHARACTERS_PER_TOKEN = 16
+_HELDOUT_ROWS = 64
+
+
+@dataclass(frozen=True)
+class TrainedTarget:
+    """What came of it; losses in nats per token."""
+
+    folder: Path
+    loss: float
+    heldout_loss: float
+    num_parameters: int
+
+
+class TargetCourse:
+    """One run of target training."""
+
+    def __init__(self, files: Sequence[Path], out: Path, settings: TargetSettings, watcher: Watcher) -> None:
+        self.files, self.settings, self.watcher = files, settings, watcher
+        self.out = OutFolder(out)
+        self.device = pick_device(settings.device)
+
+    def prepare(self, resume: bool | None = None) -> None:
+        """Read the corpus and look at what an earlier run left. Raises InputError naming what is wrong."""
+        settings = self.settings
+        self.out.refuse_other(drafter=False)
+        self.out.prepare(resume=resume)
+        self.corpus: Corpus = read_corpus(self.files, ChatTemplate(CHAT_TEMPLATE), settings.documents)
+        most = _CHARACTERS_PER_TOKEN * settings.row_len
+        cut = (piece for record in self.corpus.records for piece in pieces(record, most))
+        self.split: Split = split_heldout(cut, settings.heldout_share, settings.seed)
+        if self.out.checkpoint.exists():
+            with way_out():
+                state = read_checkpoint(self.out.checkpoint, self.lasting, torch.device("cpu"))
+            self.watcher.say(f"{self.out.checkpoint}: goes on from update {state['standing']['update']}")
+        self.watcher.say(
+            f"corpus: {len(self.corpus.records):,} documents, "
+            f"{sum(file.num_characters for file in self.corpus.files):,} characters"
+        )
+
+    @property
+    def lasting(self) -> dict[str, object]:
+        """What the weights depend on."""
+        files = " ".join(f"{file.name} {file.mark}" for file in self.corpus.files)
+        return {"corpus": files, **lasting(self.settings)}
+
+    def tokenizer(self) -> tokenizers.Tokenizer:
+        """The tokenizer of the run that is gone on from, else a new one."""
+        path = self.out.path / "tokenizer.json"
+        if self.out.checkpoint.exists():
+            try:
+                return tokenizers.Tokenizer.from_file(str(path))
+            except Exception as error:  # the library raises bare Exception for every fault of the file
+                raise InputError(f"{path} cannot be read: {error}", field="tokenizer") from error
+        made = train_tokenizer(self._sample(self.split.training), self.settings.vocab_size)
+        save_tokenizer(made, self.out.path)
+        self.watcher.say(f"tokenizer: {made.get_vocab_size():,} words")
+        return made
+
+    def _sample(self, records: Sequence[Record]) -> list[str]:
+        """Texts of every kind up to the same number of characters."""
+        sample, size = [], defaultdict[str, int](int)
+        for record in random.Random(self.settings.seed).sample(records, len(records)):
+            if size[record.kind] < self.settings.tokenizer_characters:
+                sample.append(record.text)
+                size[record.kind] += len(record.text)
+        return sample
+
+    def learn(self, tokenizer: tokenizers.Tokenizer, stop: Callable[[], bool] | None = None) -> TrainedTarget:
+        """Train and export. KeyboardInterrupt where `stop` said so."""
+        settings = self.settings
+        if self.device.type == "cuda":
+            torch.set_float32_matmul_precision("high")
+        ends = [special_id(tokenizer, END_OF_TURN), special_id(tokenizer, END_OF_TEXT)]
+        rows = tokenize(self.split.training, tokenizer, ends[1]).packed(settings.row_len + 1, settings.seed)
+        heldout = self._heldout_rows(tokenizer, ends[1])
+        shape = _shape(settings, tokenizer.get_vocab_size())
+        model = build_model(shape, ends, special_id(tokenizer, PAD), settings.seed).to(self.device)
+        num_parameters = sum(weight.numel() for weight in model.parameters())
+        self.watcher.say(
+            f"target: {num_parameters:,} parameters; {len(rows):,} rows of {settings.row_len} tokens; "
+            f"{self.device}"
+        )
+
+        def loss(tokens: Tensor, _generator: torch.Generator) -> Tensor:
+            return next_token_loss(model, tokens)
+
+        last = Trainer(
+            model,
+            loss,
+            rows,
+            train_config(settings),
+            self.device,
+            self.watcher.updated,
+            lambda: {"nats per token": heldout_loss(model, heldout, self.device)},
+            self.out.checkpoint,
+            self.lasting,
+            stop,
+        ).run()
+        silence_bars()
+        save_target(model, self.out.path)
+        return TrainedTarget(self.out.path, last, heldout_loss(model, heldout, self.device), num_parameters)
+
+    def _heldout_rows(self, tokenizer: tokenizers.Tokenizer, end_id: int) -> Rows:
+        corpus = tokenize(self.split.heldout, tokenizer, end_id)
+        return corpus.packed(min(self.settings.row_len + 1, corpus.num_tokens), 0)[:_HELDOUT_ROWS]
+
+
+def _shape(settings: TargetSettings, vocab_size: int) -> TargetShape:
+    return TargetShape(
+        vocab_size,
+        settings.hidden_size,
+        settings.layers,
+        settings.heads,
+        settings.kv_heads,
+        settings.head_dim,
+        settings.intermediate_size,
+        settings.max_position,
+    )
+
+
+@torch.no_grad()
+def heldout_loss(model: Any, rows: Rows, device: torch.device) -> float:
+    """Nats per token, one row at a time; NaN where there is no token to foretell."""
+    if rows.shape[1] < 2:
+        return math.nan
+    was_training = model.training
+    model.eval()
+    losses = [
+        float(next_token_loss(model, torch.from_numpy(row[None].astype(np.int64)).to(device))) for row in rows
+    ]
+    model.train(was_training)
+    return sum(losses) / len(losses)

@@ -1,0 +1,146 @@
+"""A target's folder as training needs it: what it is, its tokenizer, its mask token, and the teacher.
+
+Refuses a model that Wager could not run afterwards, before anything is loaded. The teacher is transformers'
+own model, whose layers are read through hooks; text written by the target comes from elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from wager.errors import ConfigError, InputError, ModelError
+from wager.nn.models import read_spec
+from wager.nn.models.decoder import DecoderSpec
+from wager.nn.models.hf_config import pick_dtype
+from wager.nn.weights import read_config
+from wager.text.chat import ChatTemplate
+from wager.text.tokenizer import Tokenizer
+from wager.train.drafter import HFTeacher
+
+_HALVES = (torch.bfloat16, torch.float16)
+_SPARE_WORDS = ("mask", "reserved", "unused", "pad", "unk")
+"""Parts of the names of special tokens that no text holds, the best first."""
+
+
+@dataclass(frozen=True)
+class TargetFolder:
+    """A supported target, not loaded yet."""
+
+    folder: Path
+    name: str
+    """As its users know it."""
+    values: dict[str, Any]
+    """Its config.json."""
+    spec: DecoderSpec
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+
+    @property
+    def mark(self) -> str:
+        """A short name by which a checkpoint knows its target again, wherever the folder lies."""
+        found = hashlib.sha256((self.folder / "config.json").read_bytes())
+        for path in sorted(self.folder.glob("*.safetensors")):
+            found.update(f"{path.name} {path.stat().st_size}".encode())
+        spec = self.spec
+        return f"{spec.model_type} {spec.num_layers}x{spec.hidden_size} {found.hexdigest()[:8]}"
+
+    @property
+    def begin_id(self) -> int | None:
+        """The token its tokenizer puts before a text, if any."""
+        around = self.tokenizer.encode("")
+        return around[0] if around and around[0] not in self.tokenizer.eos_ids else None
+
+    @property
+    def end_id(self) -> int | None:
+        return next(iter(self.tokenizer.eos_ids), None)
+
+
+def open_target(folder: Path, name: str = "") -> TargetFolder:
+    """Look at a target, called by its folder's name unless another is given.
+
+    Raises ModelError or InputError where no drafter could be trained for it.
+    """
+    values = read_config(folder)
+    spec = read_spec(values)
+    tokenizer = Tokenizer.from_folder(folder)
+    tokenizer.check_fits(spec.vocab_size)
+    template = ChatTemplate.from_folder(folder)
+    return TargetFolder(folder, name or folder.resolve().name, values, spec, tokenizer, template)
+
+
+class MaskToken(NamedTuple):
+    """The token that stands for the unknown, and why this one."""
+
+    token_id: int
+    reason: str
+
+
+def pick_mask_token(target: TargetFolder, asked: int = -1) -> MaskToken:
+    """As asked, else the tokenizer's own, else an id no word has, else a special token no text holds."""
+    tokenizer, vocab_size = target.tokenizer, target.spec.vocab_size
+    if asked >= vocab_size:
+        raise ConfigError("mask_token_id", asked, f"an id below the target's {vocab_size}")
+    if asked >= 0:
+        return MaskToken(asked, "asked for")
+    own = tokenizer.special_id("mask_token")
+    if own is not None:
+        return MaskToken(own, "the tokenizer's mask token")
+    if tokenizer.vocab_size < vocab_size:
+        return MaskToken(tokenizer.vocab_size, "an id that no word of the tokenizer has")
+    taken = {*tokenizer.eos_ids, tokenizer.bos_id}
+    spare = {i: tokenizer.token(i) or "" for i in sorted(tokenizer.special_ids - taken)}
+    for word in _SPARE_WORDS:
+        for token_id, text in spare.items():
+            if word in text.lower():
+                return MaskToken(token_id, f"the special token {text}, which no text holds")
+    raise InputError("has no mask token and no unused id: name one with --mask-token-id", field="tokenizer")
+
+
+class FolderTeacher(HFTeacher):
+    """A teacher in any dtype: the drafter sees float32, the target's head its own numbers."""
+
+    def observe(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        features, logits = super().observe(tokens)
+        return _widened(features), logits
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        return _widened(super().embed(tokens))
+
+    def head(self, hidden: Tensor) -> Tensor:
+        return super().head(hidden.to(self.model.get_output_embeddings().weight.dtype))
+
+
+def _widened(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in _HALVES else x
+
+
+def silence_bars() -> None:
+    """Keep transformers from drawing bars of its own into the screen."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+
+
+def load_teacher(
+    target: TargetFolder, layer_ids: tuple[int, ...], device: torch.device, dtype: str = "auto"
+) -> FolderTeacher:
+    """The target through transformers, on its device. Raises ModelError where its weights cannot be read."""
+    from transformers import AutoModelForCausalLM
+
+    silence_bars()
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            str(target.folder),
+            dtype=pick_dtype(dtype, target.values, str(device)),
+            local_files_only=True,
+            trust_remote_code=False,
+        )
+    except Exception as error:  # the library raises whatever its parts do
+        raise ModelError(f"{target.folder}: cannot be loaded ({error})") from error
+    return FolderTeacher(model.to(device), layer_ids)
