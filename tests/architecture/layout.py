@@ -36,6 +36,7 @@ LEVELS = {
     "wager.llm": 5,
     "wager.server": 5,
     "wager.cli": 6,
+    "wager.bench": 6,
 }
 
 # Between different rooms of one level nothing is allowed but this.

@@ -7,17 +7,16 @@ The work is in wager.trace; the table and the plot are in the two files beside t
 from __future__ import annotations
 
 import json
-import os
 import re
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from wager.errors import ConfigError, InputError
+from wager.cli.outputs import check_outputs, check_picture, counting, writing
+from wager.errors import ConfigError
 from wager.trace.bod_range import BodRange
 from wager.trace.costs import NAMES, load_costs
 from wager.trace.format import demo_traces, load_traces
@@ -25,7 +24,6 @@ from wager.trace.replay import Noise
 from wager.trace.simulate import (
     REFERENCES,
     Comparison,
-    Progress,
     Run,
     SimulateOptions,
     as_json,
@@ -34,7 +32,6 @@ from wager.trace.simulate import (
     select,
 )
 
-_PICTURES = (".png", ".svg", ".pdf")
 _STALLS = re.compile(r"(?P<chance>[0-9.eE+-]+)x(?P<factor>[0-9.eE+-]+)")
 
 
@@ -89,7 +86,8 @@ def simulate(
     (oracle-chain) are always compared too.
     """
     outputs = _Outputs(json_file, plot, decisions)
-    _check_outputs(outputs)
+    check_outputs(outputs._asdict())
+    check_picture(plot)
     options = SimulateOptions(
         rows, _noise(noise, stalls, seed), floor, BodRange(bod_mode, bod_min_bet, bod_max_bet)
     )
@@ -112,60 +110,18 @@ def _noise(spread: float, stalls: str, seed: int) -> Noise:
     return Noise(spread, chance, factor, seed)
 
 
-def _check_outputs(outputs: _Outputs) -> None:
-    """Every file must be writable before the work is done. Raises InputError naming the option."""
-    for field, path in outputs._asdict().items():
-        if path is None:
-            continue
-        if not path.parent.is_dir():
-            raise InputError(f"there is no folder {path.parent}", field=field)
-        if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise InputError(f"cannot write {path}", field=field)
-    if outputs.plot is not None and outputs.plot.suffix.lower() not in _PICTURES:
-        raise InputError(f"{outputs.plot} must end in {', '.join(_PICTURES)}", field="plot")
-
-
-@contextmanager
-def _writing(field: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"cannot write: {error.strerror or error}", field=field) from error
-
-
 def _run(comparison: Comparison, outputs: _Outputs, quiet: bool) -> list[Run]:
     with ExitStack() as stack:
         sink: Callable[[dict[str, object]], None] | None = None
         if outputs.decisions is not None:
-            stack.enter_context(_writing("decisions"))
+            stack.enter_context(writing("decisions"))
             file = stack.enter_context(outputs.decisions.open("w", encoding="utf-8"))
 
             def sink(record: dict[str, object]) -> None:
                 file.write(json.dumps(record) + "\n")
 
-        progress = None if quiet else stack.enter_context(_progress(comparison.num_cells))
+        progress = None if quiet else stack.enter_context(counting(comparison.num_cells, "cells"))
         return compare(comparison, progress, sink)
-
-
-@contextmanager
-def _progress(num_cells: int) -> Iterator[Progress]:
-    """A bar on a terminal; elsewhere a line at every quarter, on stderr both."""
-    if not sys.stderr.isatty():
-        yield _quarters
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
-
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=num_cells)
-        yield lambda done, _total, label: bar.update(task, completed=done, description=label)
-
-
-def _quarters(done: int, total: int, _label: str) -> None:
-    if done and 4 * done // total > 4 * (done - 1) // total:
-        print(f"wager: {done} of {total} cells", file=sys.stderr, flush=True)
 
 
 def _show(runs: list[Run], comparison: Comparison, outputs: _Outputs, quiet: bool, *, is_demo: bool) -> None:
@@ -173,12 +129,12 @@ def _show(runs: list[Run], comparison: Comparison, outputs: _Outputs, quiet: boo
 
     show_table([run.cell for run in runs])
     if outputs.json is not None:
-        with _writing("json"):
+        with writing("json"):
             outputs.json.write_text(json.dumps(as_json(runs), indent=1) + "\n", encoding="utf-8")
     if outputs.plot is not None:
         from wager.cli.simulate_plot import draw
 
-        with _writing("plot"):
+        with writing("plot"):
             draw(runs, comparison, outputs.plot)
     if not quiet:
         _say_where(outputs)

@@ -1,0 +1,81 @@
+"""Near-ties: how far plain decoding's two best final scores lay apart where another text left its own.
+
+Passes of different widths round differently, so two texts may part where plain decoding itself hardly
+preferred one token (docs/exactness.md). It decodes plainly once more up to that place and looks at the
+scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from wager.bench.plan import BASELINE, RunOptions
+from wager.bench.records import Difference
+from wager.bench.runs import Encoded, PolicyContender
+from wager.errors import ModelError
+from wager.records import SamplingParams
+from wager.target.sampler import ChoiceRow, Choices, Sampler
+
+if TYPE_CHECKING:
+    from wager.llm import LLM
+
+__all__ = ["NEAR", "gap_at", "judged", "near_tie"]
+
+NEAR: dict[str, float] = {"float32": 1e-4, "float64": 1e-9}
+"""The gap below which two texts may part, by dtype; in others near-ties are too common to be a rule."""
+
+
+def near_tie(llm: LLM) -> float | None:
+    """The rule for this model's numbers; None where there is none."""
+    return NEAR.get(str(llm.engine.runner.decoder.dtype).removeprefix("torch."))
+
+
+def judged(
+    llm: LLM, found: Sequence[Difference], prompts: Sequence[Encoded], options: RunOptions
+) -> list[Difference]:
+    """Differences with their gaps, and whether the rule excuses them."""
+    near = near_tie(llm)
+    answered = []
+    for one in found:
+        params = options.params(one.prompt)
+        gap = gap_at(llm, prompts[one.prompt].token_ids, params, one.position)
+        answered.append(replace(one, gap=gap, excused=near is not None and gap < near))
+    return answered
+
+
+def gap_at(llm: LLM, prompt_ids: Sequence[int], params: SamplingParams, position: int) -> float:
+    """Best minus second-best final score at an output position of plain decoding, noise included."""
+    engine = llm.engine
+    own = engine.sampler
+    scores = _Watched(own)
+    engine.sampler = scores  # type: ignore[assignment]
+    try:
+        PolicyContender(llm, BASELINE).answer(prompt_ids, replace(params, max_tokens=position + 1))
+    finally:
+        engine.sampler = own
+    if scores.last is None:
+        raise ModelError("plain decoding gave no scores")
+    final = scores.last.double()
+    if params.temperature:
+        place = len(prompt_ids) + position
+        noise = engine.parts.noise.rows([(scores.seed, place)])[0]
+        final = final / params.temperature + noise.double()
+    best, second = final.topk(2).values.tolist()
+    return float(best - second)
+
+
+class _Watched:
+    """Stands before the sampler and keeps the last scores it was shown."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self._sampler = sampler
+        self.last: Tensor | None = None
+        self.seed = 0
+
+    def choose(self, logits: Tensor, rows: Sequence[ChoiceRow], want_p1: bool = False) -> Choices:
+        self.last, self.seed = logits[-1].clone(), rows[-1].seed
+        return self._sampler.choose(logits, rows, want_p1)
