@@ -30,8 +30,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@mv $(UNFINISHED) $@ && touch $@
 
-demo: $(STAMP)  ## replay the shipped trace and compare policies
-	$(BIN)/wager simulate
+demo: $(STAMP)  ## plain decoding and Wager side by side on the pair that ships, in two minutes
+	$(BIN)/wager demo
 
 test: $(STAMP)  ## run the tests (not the slow and gpu ones)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from wager.pairs import PAIRS, Pair, drafter_beside, find_pair
+from wager.config import EngineConfig
+from wager.errors import ModelError
+from wager.pairs import DEMO, DEMO_FOLDER, PAIRS, SHIPPED, Pair, drafter_beside, find_pair, shipped_folder
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.target)
@@ -80,3 +82,57 @@ def test_a_drafter_is_found_inside_or_beside_its_target(tmp_path: Path) -> None:
     assert drafter_beside(target) == beside
     inside = make(target / "drafter")
     assert drafter_beside(target) == inside
+
+
+def test_a_drafter_is_found_beside_a_folder_called_target(tmp_path: Path) -> None:
+    target, drafter = make(tmp_path / "target"), make(tmp_path / "drafter")
+    assert drafter_beside(target) == drafter
+    assert drafter_beside(make(tmp_path / "another")) is None
+
+
+# -- the pair that ships
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"), [("demo", "target"), ("demo/drafter", "drafter"), ("demo/chain", "chain")]
+)
+def test_the_names_that_ship_are_folders_of_the_package(name: str, folder: str) -> None:
+    assert shipped_folder(name) == DEMO_FOLDER / folder
+    assert (DEMO_FOLDER / folder / "config.json").is_file()
+    match = find_pair(name)
+    assert match is not None and match.pair in SHIPPED and match.exact
+
+
+@pytest.mark.parametrize(
+    "name", ["", "Demo", "./demo", "demo/", "demo/target", "demo/..", "me/demo", "demo-7B"]
+)
+def test_other_names_do_not_ship(name: str) -> None:
+    assert shipped_folder(name) is None
+    assert find_pair(name) is None
+
+
+def test_the_default_model_ships() -> None:
+    assert shipped_folder(EngineConfig().model.model) is not None
+
+
+def test_its_first_drafter_is_what_auto_finds() -> None:
+    assert find_pair(DEMO) == (SHIPPED[0], True)
+    assert drafter_beside(DEMO_FOLDER / "target") == shipped_folder(SHIPPED[0].drafter)
+
+
+def test_a_name_that_ships_comes_before_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from wager.engine.assemble import find_folder
+
+    make(tmp_path / "demo")
+    monkeypatch.chdir(tmp_path)
+    assert find_folder("demo") == DEMO_FOLDER / "target"
+    assert find_folder("./demo").resolve() == tmp_path / "demo"
+
+
+def test_a_pair_that_is_missing_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from wager.engine.assemble import find_folder
+
+    monkeypatch.setattr("wager.pairs.DEMO_FOLDER", tmp_path)
+    for name in ("demo", "demo/chain"):
+        with pytest.raises(ModelError, match="not in this installation"):
+            find_folder(name)

@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeVar
 
 from wager.errors import ConfigError
+from wager.pairs import DEMO
 
 __all__ = [
     "Allowed",
@@ -169,7 +170,9 @@ class ModelConfig:
     """What is run, and on what."""
 
     model: str = _field(
-        "", Allowed(str, says="a folder or a published name"), "Target model: folder or name."
+        DEMO,
+        Allowed(str, says="demo, a folder or a published name"),
+        "Target model: folder or name; demo is the pair that ships with Wager.",
     )
     drafter: str = _field(
         "auto",

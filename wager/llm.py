@@ -6,17 +6,24 @@ whole batch; `stream` yields events as tokens come. One LLM owns one engine and 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from wager.cards import ModelCard, card_for, decide_budget
 from wager.config import EngineConfig, with_values
 from wager.engine.engine import Engine, Event
 from wager.engine.engine import Sequence as Running
 from wager.errors import RequestError, WagerError
-from wager.records import SamplingParams
+from wager.pairs import DEMO
+from wager.records import CloseReport, SamplingParams, TokenDetail
 from wager.text.chat import ChatTemplate
+from wager.text.thinking import ThinkingMarks, ends_inside, thinking_marks
+from wager.text.tokenizer import read_json
+
+log = logging.getLogger("wager.llm")
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 
@@ -54,7 +61,12 @@ class Output:
     stats: Stats
     stop: str | int | None = None
     logprobs: list[object] | None = None
+    """One entry per token; None for tokens that were forced."""
     error: str | None = None
+    close: CloseReport | None = None
+    """What became of its thinking, where the request limits or counts it."""
+    repeat_stopped: bool = False
+    """Whether it was ended because its answer did nothing but repeat itself."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +81,8 @@ class StreamEvent:
     finished: bool = False
     finish_reason: str | None = None
     output: Output | None = field(default=None, repr=False)
+    details: tuple[TokenDetail, ...] = ()
+    """One per token, where the request asked for them."""
 
 
 class LLM:
@@ -86,7 +100,12 @@ class LLM:
         seed: int = 0,
         **settings: object,
     ) -> None:
-        """Load. `drafter`: "auto", None, "lookup" or a folder; `settings`: fields of the config by name."""
+        """Load; without a model, the demo pair.
+
+        `drafter`: "auto", None, "lookup" or a folder; `settings`: fields of the config by name.
+        """
+        if model is None and config is None:
+            log.warning("no model was named: %s answers, the toy pair that ships with Wager", DEMO)
         given = {"model": model, "policy": policy, "dtype": dtype, "device": device, **settings}
         if drafter != "auto":
             given["drafter"] = drafter or "none"
@@ -160,8 +179,41 @@ class LLM:
         each = _as_params(params, len(batch))
         self.engine.record_trace(list(zip(encoded, each, strict=True)), Path(path), kind)
 
-    def encode(self, prompt: Prompt) -> list[int]:
-        """Token ids of a prompt of any kind."""
+    def card(self, terminator: str | None = None) -> ModelCard:
+        """What the model's card says; `terminator` is what closes its thinking instead of the card's."""
+        model_type = read_json(self.engine.parts.folder / "config.json").get("model_type", "")
+        return card_for(self.config.model.model, model_type, {"thinking": terminator})
+
+    def thinking_marks(self, card: ModelCard | None = None) -> ThinkingMarks | None:
+        """The marks around this model's thinking; None where it does not think."""
+        tokenizer, found = self.engine.parts.tokenizer, (card or self.card()).thinking
+        if tokenizer is None or found.value is None:
+            return None
+        return thinking_marks(tokenizer, found.value, known_only=found.source == "fallback")
+
+    def limit_thinking(
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        budget: int | None = None,
+        effort: str | None = None,
+        card: ModelCard | None = None,
+    ) -> SamplingParams:
+        """The params with this prompt's thinking limited to a budget or an effort, and its marks shown.
+
+        Never more than the card leaves beside the answer. Raises RequestError where the model does not think.
+        """
+        card = card or self.card()
+        marks, tokenizer = self.thinking_marks(card), self.engine.parts.tokenizer
+        if marks is None or tokenizer is None:
+            raise RequestError("this model does not think", field="thinking")
+        decided = decide_budget(card, params.max_tokens, budget, effort)
+        limit = marks.limit(decided.budget, starts_open=ends_inside(tokenizer, prompt_ids, marks))
+        shown = dict.fromkeys([*params.shown_ids, *marks.open_ids, *marks.natural_ids])
+        return replace(params, thinking=limit, shown_ids=tuple(shown))
+
+    def encode(self, prompt: Prompt, template_kwargs: Mapping[str, Any] | None = None) -> list[int]:
+        """Token ids of a prompt of any kind; `template_kwargs` are for a chat's template."""
         if not isinstance(prompt, str) and all(type(part) is int for part in prompt):
             return [int(part) for part in prompt]  # type: ignore[arg-type]
         tokenizer = self.engine.parts.tokenizer
@@ -175,7 +227,7 @@ class LLM:
             raise RequestError("is neither text, nor token ids, nor chat messages", field="prompt")
         if self.chat_template is None:
             raise RequestError("is a chat, but the model has no chat template", field="prompt")
-        text = self.chat_template.render(list(prompt))  # type: ignore[arg-type]
+        text = self.chat_template.render(list(prompt), template_kwargs=template_kwargs)  # type: ignore[arg-type]
         return tokenizer.encode(text, add_special=False)
 
     def _events(self, ids: dict[object, int]) -> Iterator[StreamEvent]:
@@ -213,6 +265,7 @@ def _stream_event(index: int, event: Event) -> StreamEvent:
         event.finish is not None,
         None if event.finish is None else event.finish.value,
         output,
+        event.details,
     )
 
 
@@ -240,6 +293,8 @@ def _output(index: int, sequence: Running, event: Event) -> Output:
         sequence.matched_stop,
         sequence.logprobs if sequence.params.logprobs is not None else None,
         sequence.error,
+        sequence.close,
+        sequence.repeat_stopped,
     )
 
 

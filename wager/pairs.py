@@ -1,8 +1,9 @@
-"""Which published drafter belongs to which target: a table of names, and the search in it.
+"""Which drafter belongs to which target: the pair that ships, a table of published names, and the search.
 
-A name fits by the longest table name inside it, so a folder, a fine-tune or a quantised copy finds the pair
-of the model it was made from. It knows names only: whether two folders really fit is read from their configs
-(`wager doctor`). Asked by `wager models`, the engine's assembly and doctor.
+A published name fits by the longest table name inside it, so a folder, a fine-tune or a quantised copy finds
+the pair of the model it was made from; a name that ships fits as it is spelt. It knows names only: whether
+two folders really fit is read from their configs (`wager doctor`). Asked by `wager models`, the engine's
+assembly and doctor.
 """
 
 from __future__ import annotations
@@ -12,14 +13,27 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["BUILT_IN", "DEMO_FOLDER", "PAIRS", "Match", "Pair", "drafter_beside", "find_pair"]
+__all__ = [
+    "BUILT_IN",
+    "DEMO",
+    "DEMO_FOLDER",
+    "PAIRS",
+    "SHIPPED",
+    "Match",
+    "Pair",
+    "drafter_beside",
+    "find_pair",
+    "shipped_folder",
+]
 
 BUILT_IN = ("none", "lookup")
 """Drafters without weights; `none` is the only name that asks for plain decoding."""
 
+DEMO = "demo"
+"""The name of the pair that ships; what is run where no model is named."""
 
-DEMO_FOLDER = Path("models/demo")
-"""Where a demo pair lies, seen from where the command is run; its drafter is in `drafter` inside."""
+DEMO_FOLDER = Path(__file__).parent / "models" / DEMO
+"""Where it lies, inside the package: its target, drafter and chain."""
 
 
 class Pair(NamedTuple):
@@ -73,12 +87,32 @@ PAIRS: tuple[Pair, ...] = (
     Pair("openai/gpt-oss-120b", "z-lab/gpt-oss-120b-DFlash"),
 )
 
+SHIPPED: tuple[Pair, ...] = (
+    Pair(DEMO, f"{DEMO}/drafter", "qwen3", "ships with Wager"),
+    Pair(DEMO, f"{DEMO}/chain", "qwen3", "ships with Wager; guesses a chain"),
+)
+"""The demo pair; the first of its drafters is the one that "auto" takes."""
+
+
+def shipped_folder(name: str) -> Path | None:
+    """Where a model that ships should lie: `demo`, `demo/drafter`, `demo/chain`; None for every other name.
+
+    These names come before folders: `./demo` is a folder of that name. Whether it is there is not looked at.
+    """
+    if name == DEMO:
+        return DEMO_FOLDER / "target"
+    known = {pair.drafter for pair in SHIPPED}
+    return DEMO_FOLDER / name.partition("/")[2] if name in known else None
+
 
 def find_pair(name: str, pairs: Iterable[Pair] = PAIRS) -> Match | None:
     """The pair whose target's name is the longest inside `name`, in any case of letters; None where none is.
 
-    A drafter's own name finds its pair too, but never passes for a target.
+    A drafter's own name finds its pair too, but never passes for a target. Names that ship must fit exactly.
     """
+    shipped = next((pair for pair in SHIPPED if name in (pair.target, pair.drafter)), None)
+    if shipped is not None:
+        return Match(shipped, True)
     wanted = _plain(name)
     best: tuple[int, Match] | None = None
     for pair in pairs:
@@ -93,11 +127,15 @@ def find_pair(name: str, pairs: Iterable[Pair] = PAIRS) -> Match | None:
 
 
 def drafter_beside(target: str | Path) -> Path | None:
-    """A drafter's folder that lies with its target's: `drafter` inside it, or the published name beside."""
+    """A drafter's folder that lies with its target's.
+
+    That is `drafter` inside it, `drafter` beside a folder called `target`, or the published name beside it.
+    """
     folder = Path(target)
-    inside = folder / "drafter"
-    if (inside / "config.json").is_file():
-        return inside
+    places = [folder / "drafter", *([folder.with_name("drafter")] if folder.name == "target" else [])]
+    for place in places:
+        if (place / "config.json").is_file():
+            return place
     match = find_pair(folder.name)
     names = {f"{folder.name}-DFlash".lower()} | ({_last(_plain(match.pair.drafter))} if match else set())
     if not folder.is_dir():

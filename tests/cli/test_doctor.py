@@ -14,6 +14,7 @@ from wager.errors import ModelError
 from wager.nn.models import read_spec
 from wager.nn.models.dflash import check_pair
 from wager.nn.models.dflash_spec import read_spec as read_drafter
+from wager.pairs import DEMO_FOLDER
 from wager.text.tokenizer import read_json
 
 
@@ -54,8 +55,31 @@ def examine(capsys: pytest.CaptureFixture[str]) -> Any:
     return run
 
 
-def test_without_a_model_it_looks_at_the_machine(examine: Any) -> None:
+def test_without_a_model_it_looks_at_the_demo_pair(examine: Any) -> None:
     report = examine()
+    assert report.status == 0
+    assert report.settings["model.model"] == {"value": "demo", "source": "default"}
+    assert {"weights", "tokenizer", "hidden size", "layer ids", "mask token"} <= report.named("ok")
+    assert Path(report.settings["model.drafter"]["value"]) == DEMO_FOLDER / "drafter"
+
+
+def test_the_demo_pairs_second_drafter_fits_too(examine: Any) -> None:
+    report = examine("--drafter", "demo/chain")
+    assert report.status == 0
+    assert report.checks["drafter folder"].detail == str(DEMO_FOLDER / "chain")
+    assert "drafter model" in report.named("ok")
+
+
+def test_a_demo_pair_that_is_missing_is_a_failure(
+    examine: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("wager.pairs.DEMO_FOLDER", tmp_path)
+    report = examine()
+    assert report.named("fail") == {"model"} and "ships with Wager" in report.checks["model"].detail
+
+
+def test_with_an_empty_model_it_looks_at_the_machine(examine: Any) -> None:
+    report = examine("--model", "")
     assert report.status == 0
     assert {"python", "torch", "device", "policy", "model"} <= report.named("ok")
     assert report.settings["model.device"]["source"].startswith("auto: ")
@@ -181,14 +205,6 @@ def test_a_bad_policy_and_an_absent_device_are_failures(examine: Any) -> None:
 
     if not torch.cuda.is_available():
         assert examine("--device", "cuda").named("fail") == {"device"}
-
-
-def test_the_demo_pair_is_looked_at_where_it_lies(pair: Path, tmp_path: Path, examine: Any) -> None:
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models" / "demo").symlink_to(pair)
-    report = examine()
-    assert report.settings["model.model"]["source"] == "the demo pair"
-    assert "hidden size" in report.named("ok")
 
 
 def test_the_report_for_people(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,7 +30,7 @@ def test_every_field_is_a_flag_with_its_help(capsys: pytest.CaptureFixture[str])
     for setting in settings_of(EngineConfig):
         assert f"{setting.flag} " in shown
     for one in fields(SamplingParams):
-        assert f"--{one.name.replace('_', '-')} " in shown
+        assert (f"--{one.name.replace('_', '-')} " in shown) == one.metadata["flag"]
     six = "bod-enabled bod-mode bod-min-bet bod-max-bet bod-default-scale-cost bod-default-fixed-cost"
     assert all(f"--{name} " in shown for name in six.split())
     assert "--prefix-reuse / --no-prefix-reuse" in shown

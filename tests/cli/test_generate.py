@@ -175,8 +175,20 @@ def test_a_mistake_is_one_line_before_anything_is_loaded(
     assert not out and said in err and len(err.splitlines()) == 1
 
 
-def test_no_model_is_a_mistake_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.exit_status(["generate", "-p", "hello"]) == 2
+def test_without_a_model_the_demo_pair_answers_and_that_is_said(
+    fake: Callable[..., FakeLLM], capsys: pytest.CaptureFixture[str]
+) -> None:
+    llm = fake()
+    assert main.exit_status(["generate", "-p", "hello"]) == 0
+    out, err = capsys.readouterr()
+    assert llm.config.model.model == "demo"  # type: ignore[attr-defined]
+    assert out == "one two three\n" and "no model was named: demo" in err and len(err.splitlines()) == 1
+    assert main.exit_status(["generate", "demo", "-p", "hello"]) == 0
+    assert "no model was named" not in capsys.readouterr().err
+
+
+def test_an_empty_model_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.exit_status(["generate", "--model", "", "-p", "hello"]) == 2
     assert "model = ''" in capsys.readouterr().err
 
 

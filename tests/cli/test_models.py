@@ -1,20 +1,43 @@
 """`wager models`."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from wager.cli import main
-from wager.pairs import PAIRS
+from wager.pairs import DEMO_FOLDER, PAIRS, SHIPPED
 
 
 def test_all_pairs_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.exit_status(["models"]) == 0
     out = capsys.readouterr().out
-    assert all(pair.target in out and pair.drafter in out for pair in PAIRS)
+    assert all(pair.target in out and pair.drafter in out for pair in (*SHIPPED, *PAIRS))
     assert main.exit_status(["models", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [(one["target"], one["runs"]) for one in found] == [(pair.target, pair.runs) for pair in PAIRS]
+    assert [(one["target"], one["runs"]) for one in found] == [
+        (pair.target, pair.runs) for pair in (*SHIPPED, *PAIRS)
+    ]
+
+
+def test_the_pair_that_ships_comes_first_with_sizes_and_licence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.exit_status(["models"]) == 0
+    _, first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first.split()[:2] == ["demo", "demo/drafter"] and second.split()[:2] == ["demo", "demo/chain"]
+    assert " MB, Apache-2.0" in first and " MB, Apache-2.0" in second
+    assert main.exit_status(["models", "demo", "--json"]) == 0
+    [found] = json.loads(capsys.readouterr().out)
+    weights = DEMO_FOLDER.glob("target/*.safetensors")
+    assert found["drafter"] == "demo/drafter" and found["licence"] == "Apache-2.0"
+    assert found["target_bytes"] > sum(file.stat().st_size for file in weights) > 0
+
+
+def test_a_pair_that_is_missing_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("wager.pairs.DEMO_FOLDER", tmp_path)
+    assert main.exit_status(["models", "demo"]) == 0
+    assert "is not in this installation" in capsys.readouterr().out
 
 
 def test_one_name_finds_one_pair(capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,7 +84,7 @@ def test_noise_stalls_rows_and_shifts_are_understood(folder: Path, capsys: Captu
         ("--costs {0}/backwards.json", "backwards.draft_ms"),
         ("--policy magic", "policy = 'magic'"),
         ("--policy fixed:", "policy = 'fixed:'"),
-        ("--policy entropy+auto", "target_p1"),
+        ("--traces {0}/good.npz --policy entropy+auto", "target_p1"),
         ("--policy bod --bod-min-bet 9 --bod-max-bet 3", "bod_min_bet = 9"),
         ("--bod-min-bet 9 --bod-max-bet 3", "bod_min_bet = 9"),
         ("--policy bod --bod-mode bush", "bod_mode = 'bush'"),

@@ -1,8 +1,8 @@
 """`wager doctor`: is this machine ready, is this model whole, does this drafter fit, and what holds?
 
-Runs the checks of doctor_checks.py, shows them with every effective setting and its source, and ends with
-status 0 (all well), 1 (warnings) or 2 (failures). Without a model it looks at the machine alone, and at the
-demo pair where there is one.
+Runs the checks of doctor_checks.py, shows them with every effective setting, the model's card and the source
+of each, and ends with status 0 (all well), 1 (warnings) or 2 (failures). Without a model it looks at the demo pair; with an empty
+one (`--model ""`) at the machine alone.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from wager.cards import ModelCard, card_for
 from wager.cli.doctor_checks import Finding, Target, check_drafter, check_machine, check_target, decide
 from wager.cli.flags import config_flags, flagged, resolved, source_flags
 from wager.config import EngineConfig
 from wager.errors import ConfigError
-from wager.pairs import DEMO_FOLDER
 from wager.policy import check_policy, settings_from
 from wager.resolve import Resolved
 
@@ -30,6 +30,8 @@ class Report(NamedTuple):
 
     findings: list[Finding]
     settings: Resolved[EngineConfig]
+    card: ModelCard | None = None
+    """None where no model was named."""
 
 
 @flagged(source_flags(), config_flags(EngineConfig))
@@ -46,15 +48,12 @@ def doctor(
     Exit status: 0 all well, 1 warnings, 2 failures.
     """
     settings = resolved(values, EngineConfig, name)
-    if not settings.config.model.model and (DEMO_FOLDER / "config.json").is_file():
-        settings = settings.choose("model", str(DEMO_FOLDER), "the demo pair")
     report = examine(settings)
-    findings, settings = report.findings, report.settings
     if as_json:
-        typer.echo(json.dumps(_as_dict(findings, settings), indent=1))
+        typer.echo(json.dumps(_as_dict(report), indent=1))
     else:
-        _show(findings, settings)
-    raise typer.Exit(exit_status(findings))
+        _show(report)
+    raise typer.Exit(exit_status(report.findings))
 
 
 def exit_status(findings: Sequence[Finding]) -> int:
@@ -70,7 +69,9 @@ def examine(settings: Resolved[EngineConfig]) -> Report:
         findings.append(Finding("model", "ok", "none named: only the machine was looked at"))
         return Report(findings, _decided(settings, None))
     found, target = check_target(config)
-    return Report([*findings, *found, *check_drafter(config, target)], _decided(settings, target))
+    model_type = str(target.values.get("model_type", "")) if target is not None else ""
+    card = card_for(config.model.model, model_type)
+    return Report([*findings, *found, *check_drafter(config, target)], _decided(settings, target), card)
 
 
 def _decided(settings: Resolved[EngineConfig], target: Target | None) -> Resolved[EngineConfig]:
@@ -89,22 +90,30 @@ def _policy(config: EngineConfig) -> Finding:
     return Finding("policy", "ok", name)
 
 
-def _as_dict(findings: Sequence[Finding], settings: Resolved[EngineConfig]) -> dict[str, object]:
+def _as_dict(report: Report) -> dict[str, object]:
+    rows = report.settings.rows()
     return {
-        "status": exit_status(findings),
-        "checks": [finding._asdict() for finding in findings],
-        "settings": {row.setting.key: {"value": row.value, "source": row.source} for row in settings.rows()},
+        "status": exit_status(report.findings),
+        "checks": [finding._asdict() for finding in report.findings],
+        "settings": {row.setting.key: {"value": row.value, "source": row.source} for row in rows},
+        "card": {name: {"value": value, "source": source} for name, value, source in _card_rows(report)},
     }
 
 
-def _show(findings: Sequence[Finding], settings: Resolved[EngineConfig]) -> None:
+def _card_rows(report: Report) -> list[tuple[str, object, str]]:
+    return [] if report.card is None else list(report.card.rows())
+
+
+def _show(report: Report) -> None:
+    findings = report.findings
     width = max(len(finding.name) for finding in findings)
     for finding in findings:
         mark = typer.style(_MARKS[finding.status], fg=_COLOURS[finding.status])
         source = f"  ({finding.source})" if finding.source else ""
         typer.echo(f"{mark}  {finding.name.ljust(width)}  {finding.detail}{source}")
-    rows = list(settings.rows())
-    width = max(len(row.setting.key) for row in rows)
+    rows = [(row.setting.key, row.value, row.source) for row in report.settings.rows()]
+    rows += [(f"card.{name}", value, source) for name, value, source in _card_rows(report)]
+    width = max(len(name) for name, _, _ in rows)
     typer.echo("")
-    for row in rows:
-        typer.echo(f"{row.setting.key.ljust(width)}  {row.value!s:<12}  {row.source}")
+    for name, value, source in rows:
+        typer.echo(f"{name.ljust(width)}  {value!s:<12}  {source}")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wager.config import EngineConfig
 from wager.errors import WagerError, one_line
-from wager.pairs import BUILT_IN, drafter_beside, find_pair
+from wager.pairs import BUILT_IN, drafter_beside, find_pair, shipped_folder
 from wager.resolve import Resolved
 
 if TYPE_CHECKING:
@@ -146,7 +146,13 @@ def usable_cores() -> int:
 
 
 def local_folder(name: str) -> Path | None:
-    """The folder of a model that is here: a path, or a published name in the download cache."""
+    """The folder of a model that is here: one that ships, a path, or a published name in the download cache.
+
+    The same as the engine's `find_folder`, but nothing is fetched.
+    """
+    shipped = shipped_folder(name)
+    if shipped is not None:
+        return shipped if shipped.is_dir() else None
     path = Path(name).expanduser()
     if name and path.is_dir():
         return path
@@ -201,6 +207,8 @@ def _device(asked: str) -> Iterator[Finding]:
 
 
 def _absent(what: str, name: str) -> Finding:
+    if shipped_folder(name) is not None:
+        return Finding(what, "fail", f"{name} ships with Wager, but is not in this installation")
     match = find_pair(name)
     if match is not None and "/" in name:
         return Finding(what, "warn", f"{name} is not here yet; it is fetched on first use", "download cache")

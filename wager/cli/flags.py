@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import Field, fields
 from pathlib import Path
@@ -29,11 +30,12 @@ _TYPES: dict[str, Any] = {
     "float": float,
     "bool": bool,
     "int | None": int,
+    "str | None": str,
     "tuple[str, ...]": list[str],
     "tuple[int, ...]": list[int],
     "Mapping[int, float] | None": list[str],
 }
-_METAVARS = {int: "N", float: "X", bool: None, list[str]: "TEXT", list[int]: "ID"}
+_METAVARS = {int: "N", float: "X", bool: None, str: "TEXT", list[str]: "TEXT", list[int]: "ID"}
 
 
 def config_flags(root: type[Any]) -> list[inspect.Parameter]:
@@ -45,12 +47,12 @@ def source_flags() -> list[inspect.Parameter]:
     """Where the configuration is read from: a profile and a file."""
     profile = typer.Option(metavar="NAME", help=f"Set several at once: {', '.join(PROFILES)}.")
     config = typer.Option(metavar="FILE.toml", help="Read settings from this file.")
-    return [_parameter("profile", str, profile), _parameter("config", Path, config)]
+    return [parameter("profile", str, profile), parameter("config", Path, config)]
 
 
 def sampling_flags() -> list[inspect.Parameter]:
-    """One flag for every field of a request."""
-    return [_sampling_flag(one) for one in fields(SamplingParams)]
+    """One flag for every field of a request that can be said in a word."""
+    return [_sampling_flag(one) for one in fields(SamplingParams) if one.metadata["flag"]]
 
 
 def flagged(*groups: list[inspect.Parameter]) -> Callable[[Function], Function]:
@@ -84,6 +86,15 @@ def resolved(values: Mapping[str, object], root: type[Any], model: str | None = 
     )
 
 
+def say_default_model(settings: Resolved[Any]) -> None:
+    """One line on stderr where nobody named a model, for verbs that run one."""
+    if settings.sources["model.model"] == "default":
+        name = settings.value("model")
+        print(
+            f"wager: no model was named: {name} answers, the toy pair that ships with Wager", file=sys.stderr
+        )
+
+
 def taken(values: Mapping[str, object], group: list[inspect.Parameter]) -> dict[str, object]:
     """Those of a verb's values that belong to this group and were given."""
     names = [one.name for one in group]
@@ -106,7 +117,8 @@ def _bias(text: str) -> tuple[int, float]:
         raise RequestError(f"{text!r} is not ID=NUMBER", "logit_bias") from error
 
 
-def _parameter(name: str, kind: Any, option: Any) -> inspect.Parameter:
+def parameter(name: str, kind: Any, option: Any) -> inspect.Parameter:
+    """A flag that is None where it was not given."""
     annotation = Annotated[kind | None, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
@@ -116,9 +128,9 @@ def _config_flag(setting: Setting) -> inspect.Parameter:
     help = setting.help if setting.default == "" else f"{setting.help} [default: {_shown(setting.default)}]"
     if setting.allowed.type is bool:
         switch = f"{setting.flag}/--no-{setting.flag[2:]}"
-        return _parameter(setting.name, bool, typer.Option(switch, help=help))
+        return parameter(setting.name, bool, typer.Option(switch, help=help))
     option = typer.Option(setting.flag, metavar=_metavar(setting.allowed), help=help)
-    return _parameter(setting.name, str, option)
+    return parameter(setting.name, str, option)
 
 
 def _sampling_flag(one: Field[Any]) -> inspect.Parameter:
@@ -130,7 +142,7 @@ def _sampling_flag(one: Field[Any]) -> inspect.Parameter:
         help += f" [default: {_shown(one.default)}]"
     elif kind in (list[str], list[int]):
         help += " May be repeated."
-    return _parameter(one.name, kind, typer.Option(flag, metavar=metavar, help=help))
+    return parameter(one.name, kind, typer.Option(flag, metavar=metavar, help=help))
 
 
 def _metavar(allowed: Allowed) -> str:

@@ -16,8 +16,17 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from wager.cli.flags import config_flags, flagged, resolved, sampling_flags, sampling_params, source_flags
+from wager.cli.flags import (
+    config_flags,
+    flagged,
+    resolved,
+    sampling_flags,
+    sampling_params,
+    say_default_model,
+    source_flags,
+)
 from wager.cli.generate_screen import LiveScreen, OriginPainter, PlainScreen, Screen, describe_ledger
+from wager.cli.thinking import limited, say_budget, thinking_flags, thinking_wish
 from wager.config import EngineConfig
 from wager.errors import ConfigError, InputError, ModelError, RequestError
 from wager.policy import check_policy, settings_from
@@ -36,6 +45,8 @@ class _Task(NamedTuple):
     params: SamplingParams
     texts: list[str]
     raw: bool
+    each: list[SamplingParams] | None = None
+    """Those of every prompt, where they differ."""
 
 
 @dataclass
@@ -52,7 +63,7 @@ class _Written:
         self.output = event.output
 
 
-@flagged(source_flags(), sampling_flags(), config_flags(EngineConfig))
+@flagged(source_flags(), thinking_flags(), sampling_flags(), config_flags(EngineConfig))
 def generate(
     name: Annotated[
         str | None, typer.Argument(metavar="MODEL", help="Target model: the same as --model.")
@@ -80,17 +91,25 @@ def generate(
 
     The prompt comes from --prompt, --prompt-file or standard input. The model's chat template is applied
     where it has one, unless --raw is given. On a terminal, accepted guesses are coloured as they come.
+    Without a model the demo pair answers, which ships with Wager.
     """
     settings = resolved(values, EngineConfig, name)
     _check_settings(settings.config)
+    wish = thinking_wish(values)
     task = _Task(settings, sampling_params(values), _read_prompts(prompt, prompt_file), raw)
     if record_trace is not None:
         _check_trace_file(record_trace)
+    say_default_model(settings)
     llm = load_llm(settings.config)
     _say_drafter(settings.config, llm)
     prompts = [_dressed(llm, text, raw) for text in task.texts]
+    if wish.is_given:
+        say_budget(llm, wish, task.params)
+        found = [limited(llm, wish, one, task.params) for one in prompts]
+        prompts = [one.prompt_ids for one in found]
+        task = task._replace(each=[one.params for one in found])
     if record_trace is not None:
-        llm.record_trace(prompts, task.params, record_trace, trace_kind)
+        llm.record_trace(prompts, task.each or task.params, record_trace, trace_kind)
         typer.echo(f"wrote {record_trace}")
     elif as_json:
         _print_json(llm, task, prompts)
@@ -153,7 +172,8 @@ def _dressed(llm: LLM, text: str, raw: bool) -> Any:
 
 
 def _print_streaming(llm: LLM, task: _Task, prompt: Any) -> None:
-    screen = _screen(llm, prompt)
+    shown = task.each[0].shown_ids if task.each else ()
+    screen = _screen(llm, prompt, shown)
     written = _Written()
     try:
         for event in _events(llm, task, [prompt]):
@@ -166,17 +186,17 @@ def _print_streaming(llm: LLM, task: _Task, prompt: Any) -> None:
         typer.echo(_summary(written.output, llm), err=True)
 
 
-def _screen(llm: LLM, prompt: Any) -> Screen:
+def _screen(llm: LLM, prompt: Any, shown_ids: Sequence[int]) -> Screen:
     tokenizer = llm.engine.parts.tokenizer
     if not sys.stdout.isatty() or tokenizer is None:
         return PlainScreen()
-    painter = OriginPainter(Detokenizer(tokenizer, after=llm.encode(prompt)))
+    painter = OriginPainter(Detokenizer(tokenizer, after=llm.encode(prompt), shown_ids=shown_ids))
     return LiveScreen(painter, lambda: llm.engine.controller.experience.ledger.total)
 
 
 def _events(llm: LLM, task: _Task, prompts: Sequence[Any]) -> Iterator[StreamEvent]:
     """The stream; closed at once when the reader is interrupted, so that requests are aborted."""
-    stream = llm.stream(prompts, task.params)
+    stream = llm.stream(prompts, task.each or task.params)
     with closing(stream):  # type: ignore[type-var]
         yield from stream
 
@@ -216,7 +236,8 @@ def _as_dict(prompt: str, written: _Written) -> dict[str, object]:
     if output is None:
         unfinished = {"text": written.text, "token_ids": written.token_ids, "finish_reason": "abort"}
         return {"prompt": prompt, **unfinished}
-    return {"prompt": prompt, **asdict(output)}
+    close = None if output.close is None else output.close._asdict()
+    return {"prompt": prompt, **asdict(output), "close": close}
 
 
 def _refuse_failed(written: Sequence[_Written]) -> None:
@@ -232,4 +253,6 @@ def _summary(output: Output, llm: LLM) -> str:
     if stats.time_s > 0.0:
         parts.append(f"{len(output.token_ids) / stats.time_s:.1f} tokens/s")
     parts.append(describe_ledger(llm.engine.controller.experience.ledger.total))
+    if output.close is not None:
+        parts.append(f"{output.close.thinking_tokens} of them thinking ({output.close.kind} close)")
     return ", ".join([*parts, f"ended by {output.finish_reason}"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console, Group
@@ -66,8 +66,9 @@ class OriginPainter:
     queue until the text reaches them.
     """
 
-    def __init__(self, detokenizer: Detokenizer) -> None:
+    def __init__(self, detokenizer: Detokenizer, styles: Mapping[str, str] = STYLES) -> None:
         self._detokenizer = detokenizer
+        self._styles = styles
         self._waiting: deque[tuple[str, str]] = deque()
         self._last = "target"
 
@@ -79,7 +80,7 @@ class OriginPainter:
             piece, origin = self._waiting.popleft() if self._waiting else (text, self._last)
             if len(piece) > len(text):
                 self._waiting.appendleft((piece[len(text) :], origin))
-            painted.append(text[: len(piece)].translate(_CONTROLS), STYLES[origin])
+            painted.append(text[: len(piece)].translate(_CONTROLS), self._styles[origin])
             text, self._last = text[len(piece) :], origin
         return painted
 

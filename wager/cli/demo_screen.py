@@ -1,0 +1,259 @@
+"""What `wager demo` shows while it runs: two columns on a terminal, lines elsewhere.
+
+Runs are timed one at a time and undisturbed; on a terminal the first plain run and the first with guesses are
+then shown together, each at the pace at which it came. Finished trials go in, characters come out: it runs no
+model. The table at the end is demo_table.py's.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from wager.cli.demo_runs import PLAIN, DemoPrompt, Frame, Run, Trial
+from wager.cli.generate_screen import STYLES, OriginPainter
+from wager.text.detokenize import Detokenizer
+from wager.text.tokenizer import Tokenizer
+
+_FRAME_S = 0.05
+_PROMPT_LINES = 4
+_AROUND_TEXT = 11
+"""Lines of a terminal that the text leaves for prompt, frames and status."""
+
+
+class DemoScreen(Protocol):
+    """Shows one prompt after the other."""
+
+    def begin(self, prompt: DemoPrompt, order: Sequence[str], brief: bool) -> None:
+        """A prompt's runs begin; `brief`: a line is enough for it."""
+        ...
+
+    def running(self, number: int) -> None:
+        """The run of that number begins."""
+        ...
+
+    def show(self, trial: Trial) -> None:
+        """The prompt's runs are done."""
+        ...
+
+    def close(self) -> None:
+        """Leave the screen in order, whatever has happened."""
+        ...
+
+
+class QuietScreen:
+    """For JSON: progress on stderr."""
+
+    def begin(self, prompt: DemoPrompt, order: Sequence[str], brief: bool) -> None:
+        print(f"wager: {prompt.kind}", file=sys.stderr, flush=True)
+
+    def running(self, number: int) -> None: ...
+
+    def show(self, trial: Trial) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class LineScreen:
+    """For pipes and files: what was asked, both speeds, the text once."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._brief = False
+
+    def begin(self, prompt: DemoPrompt, order: Sequence[str], brief: bool) -> None:
+        self._brief = brief
+        if not brief:
+            self._console.print(Text(f"\n{prompt.kind}"))
+            self._console.print(_indented(_end_of(prompt.shown, self._console.width - 4), "  > "))
+
+    def running(self, number: int) -> None: ...
+
+    def show(self, trial: Trial) -> None:
+        if self._brief:
+            self._console.print(brief_line(trial))
+            return
+        plain, wager = trial.plain[0], trial.wager[0]
+        self._console.print(_indented(plain.output.text.strip("\n"), "  | "), soft_wrap=True)
+        self._console.print(Text(f"  plain  {_pace(plain, plain.time_s)}"))
+        self._console.print(Text(f"  Wager  {_pace(wager, wager.time_s)}, {_bets(wager, wager.time_s)}"))
+        self._console.print(Text(f"  {verdict(trial)}"))
+
+    def close(self) -> None: ...
+
+
+class RaceScreen:
+    """For a terminal: plain decoding on the left, Wager on the right."""
+
+    def __init__(
+        self,
+        console: Console,
+        tokenizer: Tokenizer,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console = console
+        self._tokenizer = tokenizer
+        self._sleep = sleep
+        self._clock = clock
+        self._live: Live | None = None
+        self._prompt: DemoPrompt | None = None
+        self._order: Sequence[str] = ()
+        self._brief = False
+
+    def begin(self, prompt: DemoPrompt, order: Sequence[str], brief: bool) -> None:
+        self._prompt, self._order, self._brief = prompt, order, brief
+        self._live = Live(console=self._console, auto_refresh=False, transient=brief)
+        self._live.start()
+
+    def running(self, number: int) -> None:
+        assert self._prompt is not None
+        who = "plain decoding" if self._order[number] == PLAIN else "Wager"
+        status = f"{self._prompt.kind}: timing {who}, run {number + 1} of {len(self._order)}"
+        self._draw(Text(status, style="dim"))
+
+    def show(self, trial: Trial) -> None:
+        if self._brief:
+            self.close()
+            self._console.print(brief_line(trial))
+            return
+        styles = STYLES | {"guess": "underline"} if self._console.no_color else STYLES
+        sides = [self._side(trial, run, styles) for run in (trial.plain[0], trial.wager[0])]
+        height = min(max(side.num_lines for side in sides), max(self._console.height - _AROUND_TEXT, 4))
+        began, end_s = self._clock(), max(side.run.time_s for side in sides)
+        while (now_s := self._clock() - began) < end_s:
+            self._draw(self._view(trial, sides, now_s, height, _live_line(sides[1].run, now_s)))
+            self._sleep(_FRAME_S)
+        self._draw(self._view(trial, sides, end_s, height, Text(verdict(trial), style="bold")))
+        self.close()
+        self._console.print()
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _draw(self, view: RenderableType) -> None:
+        assert self._live is not None
+        self._live.update(view, refresh=True)
+
+    def _side(self, trial: Trial, run: Run, styles: dict[str, str]) -> _Side:
+        painter = OriginPainter(Detokenizer(self._tokenizer, after=trial.prompt_ids), styles)
+        events = [frame.event for frame in run.frames]
+        pieces = [painter.paint(event.text, event.token_ids, event.origins) for event in events]
+        title = "plain decoding" if run.policy == PLAIN else "Wager"
+        return _Side(title, run, pieces, self._console, self._console.width // 2 - 4)
+
+    def _view(
+        self, trial: Trial, sides: Sequence[_Side], now_s: float, height: int, status: Text
+    ) -> RenderableType:
+        columns = Table.grid(expand=True, padding=(0, 0))
+        for _ in sides:
+            columns.add_column(ratio=1)
+        columns.add_row(*(side.panel(now_s, height) for side in sides))
+        kind = Text(trial.prompt.kind, style="bold")
+        prompt = _indented(_end_of(trial.prompt.shown, self._console.width - 2), "  ", "dim")
+        return Group(kind, prompt, columns, status)
+
+
+@dataclass
+class _Side:
+    """One column: a run and its painted pieces, one for each frame."""
+
+    title: str
+    run: Run
+    pieces: list[Text]
+    console: Console
+    width: int
+    _text: Text = field(default_factory=Text)
+    _num_shown: int = 0
+
+    @property
+    def num_lines(self) -> int:
+        """Of the whole text."""
+        return len(Text.assemble(*self.pieces).wrap(self.console, self.width))
+
+    def panel(self, now_s: float, height: int) -> Panel:
+        """The text as far as it had come by then; of a long one the end."""
+        while self._num_shown < len(self.run.frames) and self.run.frames[self._num_shown].at_s <= now_s:
+            self._text.append_text(self.pieces[self._num_shown])
+            self._num_shown += 1
+        lines = list(self._text.wrap(self.console, self.width))[-height:]
+        body = Text("\n").join(lines)
+        pace = _pace(self.run, now_s)
+        return Panel(
+            body,
+            title=self.title,
+            title_align="left",
+            subtitle=pace,
+            subtitle_align="left",
+            height=height + 2,
+        )
+
+
+def brief_line(trial: Trial) -> Text:
+    """A trial in one line."""
+    plain, wager = trial.plain[0], trial.wager[0]
+    speeds = f"plain {_speed(plain):.0f}, Wager {_speed(wager):.0f} tokens/s"
+    return Text(f"another of {trial.prompt.kind}: {speeds}; {verdict(trial)}")
+
+
+def verdict(trial: Trial) -> str:
+    """Whether the texts are the same, and how the times compare."""
+    place = trial.first_difference
+    if place is None:
+        times = [sum(run.time_s for run in runs) for runs in (trial.plain, trial.wager)]
+        count = trial.plain[0].num_tokens
+        return f"the same {count} tokens all four times; Wager was {times[0] / times[1]:.2f}x as fast"
+    if trial.is_near_tie:
+        return f"the texts part at token {place + 1}, at a near-tie: two scores {trial.gap:.0e} apart"
+    return f"THE TEXTS DIFFER from token {place + 1} on"
+
+
+def _pace(run: Run, now_s: float) -> str:
+    """Tokens, seconds and tokens per second of a run by then."""
+    now_s = min(now_s, run.time_s)
+    count = sum(len(frame.event.token_ids) for frame in _until(run, now_s))
+    speed = f"{count / now_s:.0f}" if now_s > 0.0 else "0"
+    return f"{count} tokens in {now_s:.2f} s, {speed} tokens/s"
+
+
+def _live_line(run: Run, now_s: float) -> Text:
+    return Text(_bets(run, now_s), style="dim")
+
+
+def _bets(run: Run, now_s: float) -> str:
+    """The bet of the last step and the tokens per step by then."""
+    frames = _until(run, now_s)
+    if not frames:
+        return "reading the prompt"
+    count = sum(len(frame.event.token_ids) for frame in frames)
+    return f"bet {frames[-1].event.bet}, {count / len(frames):.2f} tokens per step"
+
+
+def _until(run: Run, now_s: float) -> list[Frame]:
+    return [frame for frame in run.frames if frame.at_s <= now_s]
+
+
+def _speed(run: Run) -> float:
+    return run.num_tokens / run.time_s
+
+
+def _end_of(text: str, width: int) -> str:
+    """The last lines of a prompt, broken to the width: what the answer goes on from."""
+    lines = [part for line in text.splitlines() for part in textwrap.wrap(line, width) or [""]]
+    return "\n".join(lines if len(lines) <= _PROMPT_LINES else ["...", *lines[-_PROMPT_LINES:]])
+
+
+def _indented(text: str, mark: str, style: str = "") -> Text:
+    return Text("\n".join(mark + line for line in text.splitlines()), style=style)
