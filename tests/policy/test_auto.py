@@ -380,3 +380,19 @@ def test_the_prediction_is_of_the_step_that_was_arranged() -> None:
     assert policy.prediction.time_ms == pytest.approx(experience.costs.curve(1, 0)[5] + DRAFT_MS)
     policy.offer([Row("r")])
     assert policy.prediction == (1.0, experience.costs.plain_ms(1, 0))
+
+
+def test_every_row_of_a_probe_pays_the_same_for_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rows alike in a step that only looks: what the look costs is no part of their gains."""
+    rows = [Row("a"), Row("b")]
+    policy = Auto(known_costs({n: 5.0 + 0.1 * n for n in range(1, 40)}, rows=2))
+    monkeypatch.setattr(policy, "_worth_drafting", lambda drafter, _rows, step: not step.probing.add(drafter))
+    offers = policy.offer(rows)
+    assert [offer.drafter for offer in offers] == ["draft", "draft"]
+    claims = Draft("draft", 6, np.full((6, 1), np.log(0.9)))
+    num_nodes = policy.arrange(rows, [claims, claims]).num_nodes // 2
+    gains: list[float] = []
+    monkeypatch.setattr("wager.policy.gain.SteadyMean.add", lambda _self, sample: gains.append(sample))
+    policy.learn(step(share(num_nodes, 1, row=rows[0]), share(num_nodes, 1, row=rows[1]), draft_ms=0.5))
+    assert num_nodes > 0
+    assert gains[0] == pytest.approx(gains[1])

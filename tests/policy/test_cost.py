@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wager.errors import ConfigError, InputError
-from wager.policy.cost import MAX_TOKENS, NEARLY_FLAT, CostCurve, CostModel
+from wager.policy.cost import MAX_TOKENS, NEARLY_FLAT, CostCurve, CostModel, CostTable
 
 STAIRS = {1: 5.0, 2: 5.0, 4: 5.05, 8: 5.1, 9: 8.0, 16: 8.1, 17: 12.0, 32: 12.2}
 
@@ -281,3 +281,15 @@ def test_one_stalled_draft_does_not_move_its_time() -> None:
     for time_ms in [0.5] * 20 + [10.0] + [0.5]:
         costs.observe_draft("draft", 1, time_ms)
     assert costs.draft_ms("draft", 1, 0) == pytest.approx(0.5, rel=0.05)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(st.sampled_from([1, 2, 5, 16]), st.floats(1.0, 20.0)), min_size=1, max_size=60))
+def test_a_sample_is_held_against_what_the_curve_says(samples: list[tuple[int, float]]) -> None:
+    """Each size keeps what the curve says of it, so that a sample need not look it up."""
+    table = CostTable(np.full(MAX_TOKENS + 1, 5.0))
+    for size, time_ms in samples:
+        table.observe(size, time_ms)
+    curve = table.table()
+    for size, cell in table._cells.items():
+        assert cell.expected == pytest.approx(math.log(curve[size]), abs=1e-12)

@@ -38,7 +38,10 @@ from wager.tree import Forest, build_forest
 
 _RATE_MEMORY = 0.99  # per step, of the long-run speed-up
 _STAKE_STEPS = 0.5  # plain steps that one bet may cost beyond what its accounts bear
-_START_STEPS = 2.0  # plain steps that a request may be behind before it has had time to gain
+_START_STEPS = 2.0  # plain steps that a request may be behind before it has had time to gain,
+_BACKED_STEPS = 2.0  # and at most so many more
+_BACKING = 0.05  # out of this share of what all requests together have saved
+_OWN_STEPS = 8.0  # plain steps of its own after which a request's pace counts as much as the others'
 _REFRESH = 64  # steps after which the plain pass is timed again,
 _CHEAP = 0.3  # at a step whose best bet is worth no more than this many tokens
 _WAKE = 2.5  # standard deviations of good surprise that end the waiting between probes
@@ -71,11 +74,25 @@ class _Line:
 
 
 @dataclass(slots=True)
+class _Own:
+    """What one request has shown so far; it starts as the others were lately, and soon goes by itself."""
+
+    worth: float
+    """Plain time of what it emitted, in plain steps,"""
+    spent: float
+    """and the time spent on that."""
+    gains: dict[tuple[str, str], SteadyMean] = field(default_factory=dict)
+    """What drafts were worth to it, by drafter and phase."""
+
+
+@dataclass(slots=True)
 class _Step:
     """The step under way, between offer and learn."""
 
     rate: float = 0.0
     base_tokens: int = 0
+    base_ms: float = 0.0
+    """The pass without any guess."""
     costs: FloatArray | None = None
     probing: set[str] = field(default_factory=set)
     """Drafters that run in this step only to see whether they are worth it again."""
@@ -99,6 +116,7 @@ class Auto:
         self.config = config or AutoConfig()
         self.prediction = Prediction(1.0, 0.0)
         self._lines: dict[tuple[str, str], _Line] = {}
+        self._own: dict[Hashable, _Own] = {}
         self._plain_worth = 20.0  # discounted plain time of what was emitted,
         self._spent = 20.0  # and discounted time spent, in plain steps
         self._step = _Step()
@@ -106,23 +124,19 @@ class Auto:
     # -- before drafting
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
-        step = self._begin(rows)
+        step, offers = self._begin(rows), [PLAIN] * len(rows)
         if not self.experience.costs.measured:
-            return [PLAIN] * len(rows)  # the first passes tell what plain decoding costs
-        names = [self._best_drafter(row) for row in rows]
+            return offers  # the first passes tell what plain decoding costs
         ledger, tokens = self.experience.ledger, max(step.base_tokens, 1)
-        drafting = [
-            i
-            for i, name in enumerate(names)
-            if name
-            and self._may_bet(ledger.account(rows[i].request_id), _START_STEPS * rows[i].num_pending / tokens)
-        ]
-        if not drafting or not self._may_bet(ledger.total, 1.0):
-            return [PLAIN] * len(rows)
         by_drafter: dict[str, list[int]] = {}
-        for i in drafting:
-            by_drafter.setdefault(names[i] or "", []).append(i)
-        offers = [PLAIN] * len(rows)
+        for i, row in enumerate(rows):
+            name = self._best_drafter(row)
+            if name and self._may_bet(
+                ledger.account(row.request_id), self._start_steps() * row.num_pending / tokens
+            ):
+                by_drafter.setdefault(name, []).append(i)
+        if not by_drafter or not self._may_bet(ledger.total, 1.0):
+            return offers
         for drafter, places in by_drafter.items():
             if self._worth_drafting(drafter, [rows[i] for i in places], step):
                 for i in places:
@@ -130,15 +144,43 @@ class Auto:
         return offers
 
     def _begin(self, rows: Sequence[Row]) -> _Step:
-        context_len = longest_context(rows)
+        context_len = tokens = num_emitting = 0
+        for row in rows:
+            context_len = max(context_len, row.context_len)
+            tokens += row.num_pending
+            num_emitting += row.emits
         costs = self.experience.costs.curve(len(rows), context_len)
-        tokens = min(sum(row.num_pending for row in rows), MAX_TOKENS)
-        speedup = max(1.0, self._plain_worth / self._spent)
-        num_emitting = max(sum(row.emits for row in rows), 1)
-        plain_ms = float(costs[min(num_emitting, MAX_TOKENS)])
-        self._step = _Step(speedup * num_emitting / plain_ms, tokens, costs)
-        self.prediction = Prediction(float(num_emitting), float(costs[tokens]))
+        tokens, num_emitting = min(tokens, MAX_TOKENS), max(num_emitting, 1)
+        base_ms = plain_ms = float(costs[tokens])
+        if num_emitting != tokens:
+            plain_ms = float(costs[min(num_emitting, MAX_TOKENS)])
+        self._step = _Step(self._pace(rows) / plain_ms, tokens, base_ms, costs)
+        self.prediction = Prediction(float(num_emitting), base_ms)
         return self._step
+
+    def _pace(self, rows: Sequence[Row]) -> float:
+        """Tokens per plain step that these rows make together: what a millisecond is worth to them."""
+        total = 0.0
+        for row in rows:
+            if row.emits:
+                own = self._of(row.request_id)
+                total += max(1.0, own.worth / own.spent)
+        return max(total, 1.0)
+
+    def _of(self, request_id: Hashable) -> _Own:
+        own = self._own.get(request_id)
+        if own is None:
+            speedup = max(1.0, self._plain_worth / self._spent)
+            own = self._own[request_id] = _Own(_OWN_STEPS * speedup, _OWN_STEPS)
+        return own
+
+    def _gain(self, row: Row, drafter: str) -> SteadyMean:
+        """What drafts have been worth to this request, starting from what they were worth to all."""
+        gains, key = self._of(row.request_id).gains, (drafter, row.phase)
+        gain = gains.get(key)
+        if gain is None:
+            gain = gains[key] = self._line(drafter, row.phase).gain.copy()
+        return gain
 
     def _best_drafter(self, row: Row) -> str | None:
         if row.max_depth <= 0 or row.max_nodes <= 0 or not row.drafters or not row.emits:
@@ -149,20 +191,30 @@ class Auto:
 
         def net(drafter: str) -> float:
             draft_ms = costs.draft_ms(drafter, 1, row.context_len)
-            return self._line(drafter, row.phase).gain.value - rate * draft_ms
+            return self._gain(row, drafter).value - rate * draft_ms
 
         return max(row.drafters, key=net)
 
     def _worth_drafting(self, drafter: str, rows: list[Row], step: _Step) -> bool:
-        draft_ms = self.experience.costs.draft_ms(drafter, len(rows), longest_context(rows))
-        gross = sum(max(0.0, self._line(drafter, row.phase).gain.value) for row in rows)
-        if gross > step.rate * draft_ms:
+        gross, context_len = 0.0, 0
+        probes: dict[str, Probe] = {}
+        for row in rows:
+            gross += max(0.0, self._gain(row, drafter).value)
+            context_len = max(context_len, row.context_len)
+            probes[row.phase] = self._line(drafter, row.phase).probe
+        if gross > step.rate * self.experience.costs.draft_ms(drafter, len(rows), context_len):
             return True
-        probes = {row.phase: self._line(drafter, row.phase).probe for row in rows}
-        due = [probe.due() for probe in probes.values()]  # each one counts this step
-        if any(due):
+        due = False
+        for probe in probes.values():
+            due = probe.due() or due  # each one counts this step
+        if due:
             step.probing.add(drafter)
-        return any(due)
+        return due
+
+    def _start_steps(self) -> float:
+        """Plain steps that a request may be behind at first: more where all together are well ahead."""
+        saved = max(0.0, self.experience.ledger.total.balance_ms) / self._step.base_ms
+        return _START_STEPS + min(_BACKED_STEPS, _BACKING * saved)
 
     def _may_bet(self, account: Account, start_steps: float) -> bool:
         """Whether an account bears one more step.
@@ -170,10 +222,7 @@ class Auto:
         `start_steps`: plain steps that it may be behind whatever the floor. Were every guess refused, it
         would end at most the cost of that one step below the floor.
         """
-        costs, step = self._step.costs, self._step
-        assert costs is not None
-        plain_ms = float(costs[step.base_tokens]) * start_steps
-        return self.experience.ledger.allowance_ms(account, plain_ms) > 0.0
+        return self.experience.ledger.allowance_ms(account, self._step.base_ms * start_steps) > 0.0
 
     # -- after drafting
 
@@ -242,7 +291,7 @@ class Auto:
         bearable = ledger.allowance_ms(ledger.total, plain_ms)
         if len(rows) == 1:
             own = ledger.account(rows[0].request_id)
-            bearable = min(bearable, ledger.allowance_ms(own, _START_STEPS * plain_ms))
+            bearable = min(bearable, ledger.allowance_ms(own, self._start_steps() * plain_ms))
         return bearable + _STAKE_STEPS * plain_ms
 
     def _draft_ms(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> float:
@@ -279,47 +328,71 @@ class Auto:
         if costs is None:
             return
         self._learn_rate(outcome, costs)
-        total_nodes = sum(share.num_nodes for share in outcome.rows)
-        price = 0.0
-        if total_nodes:
-            tokens = min(step.base_tokens + total_nodes, MAX_TOKENS)
-            price = step.rate * float(costs[tokens] - costs[step.base_tokens]) / total_nodes
-        for i, share in enumerate(outcome.rows):
-            if share.offer.drafter is None or step.expected is None or i not in step.expected:
-                continue
-            line = self._line(share.offer.drafter, share.row.phase)
-            gain = 0.5 * (step.expected[i] + share.accepted - price * share.num_nodes)
-            line.gain.add(gain)
-            if share.offer.drafter in step.probing:
-                draft_ms = self.experience.costs.draft_ms(share.offer.drafter, 1, share.row.context_len)
-                price = draft_ms / float(costs[step.base_tokens])
-                line.probe.result(won=gain > step.rate * draft_ms, price=price)
+        if step.expected:
+            self._learn_gains(outcome, step.expected, costs)
         for item in outcome.evidence:
             line = self._line(item.drafter, item.phase)
             surprise = line.calibrator.learn(item)
             if surprise.shifted:
-                line.gain.restart()
+                self._restart(item.drafter, item.phase)
             if surprise.deviation > _WAKE:
                 line.probe.result(won=True)  # far better than thought: look again at once
-        self._step = _Step()
+        step.costs = None
+
+    def _restart(self, drafter: str, phase: str) -> None:
+        """The drafter has changed: what its drafts were worth before says little, to anyone."""
+        self._line(drafter, phase).gain.restart()
+        for own in self._own.values():
+            gain = own.gains.get((drafter, phase))
+            if gain is not None:
+                gain.restart()
+
+    def _learn_gains(self, outcome: StepOutcome, expected: dict[int, float], costs: FloatArray) -> None:
+        """What each drafted row's bet was worth: half as expected, half as it came."""
+        step = self._step
+        total_nodes = sum([share.num_nodes for share in outcome.rows])
+        price = 0.0
+        if total_nodes:
+            tokens = min(step.base_tokens + total_nodes, MAX_TOKENS)
+            price = step.rate * (float(costs[tokens]) - step.base_ms) / total_nodes
+        for i, share in enumerate(outcome.rows):
+            if share.offer.drafter is None or i not in expected:
+                continue
+            line = self._line(share.offer.drafter, share.row.phase)
+            gain = 0.5 * (expected[i] + share.accepted - price * share.num_nodes)
+            line.gain.add(gain)
+            self._gain(share.row, share.offer.drafter).add(gain)
+            if share.offer.drafter in step.probing:
+                draft_ms = self.experience.costs.draft_ms(share.offer.drafter, 1, share.row.context_len)
+                line.probe.result(won=gain > step.rate * draft_ms, price=draft_ms / step.base_ms)
 
     def _learn_rate(self, outcome: StepOutcome, costs: FloatArray) -> None:
         """The speed-up over plain decoding, on the model's own costs so that a stall does not sway it."""
-        rows = [share.row for share in outcome.rows]
-        if not all(row.emits for row in rows):
-            return  # a prompt chunk's time belongs to no bet
-        plain_ms = float(costs[min(len(rows), MAX_TOKENS)])
-        drafters = {share.offer.drafter for share in outcome.rows if share.offer.drafter}
-        spent = float(costs[min(outcome.num_tokens, MAX_TOKENS)])
-        for drafter in drafters:
-            num = sum(share.offer.drafter == drafter for share in outcome.rows)
-            spent += self.experience.costs.draft_ms(drafter, num, longest_context(rows))
-        emitted = sum(share.accepted + 1 for share in outcome.rows)
-        self._plain_worth = _RATE_MEMORY * self._plain_worth + emitted / len(rows)
-        self._spent = _RATE_MEMORY * self._spent + spent / plain_ms
+        num_rows, emitted, context_len = len(outcome.rows), 0, 0
+        drafting: dict[str, int] = {}
+        for share in outcome.rows:
+            row, drafter = share.row, share.offer.drafter
+            if not row.emits:
+                return  # a prompt chunk's time belongs to no bet
+            context_len = max(context_len, row.context_len)
+            emitted += share.accepted + 1
+            if drafter is not None:
+                drafting[drafter] = drafting.get(drafter, 0) + 1
+        plain_ms = spent_ms = float(costs[min(num_rows, MAX_TOKENS)])
+        if outcome.num_tokens != num_rows:
+            spent_ms = float(costs[min(outcome.num_tokens, MAX_TOKENS)])
+        for drafter, num in drafting.items():
+            spent_ms += self.experience.costs.draft_ms(drafter, num, context_len)
+        spent = spent_ms / plain_ms
+        self._plain_worth = _RATE_MEMORY * self._plain_worth + emitted / num_rows
+        self._spent = _RATE_MEMORY * self._spent + spent
+        for share in outcome.rows:
+            own = self._of(share.row.request_id)
+            own.worth = _RATE_MEMORY * own.worth + share.accepted + 1
+            own.spent = _RATE_MEMORY * own.spent + spent
 
     def forget(self, request_id: Hashable) -> None:
-        pass
+        self._own.pop(request_id, None)
 
     def _line(self, drafter: str, phase: str) -> _Line:
         line = self._lines.get((drafter, phase))

@@ -23,8 +23,7 @@ IntArray = npt.NDArray[np.int64]
 UNLIMITED = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """What a policy may know of a row before anything is drafted for it."""
 
     request_id: Hashable
@@ -39,6 +38,8 @@ class Row:
     """Drafters that can propose for this row now."""
     emits: bool = True
     """False for a prompt chunk that is not the last: it takes part in the pass and yields no token."""
+    nodes: int = 0
+    """Guesses that the request itself asked for; 0: the policy decides."""
 
 
 class Offer(NamedTuple):
@@ -90,8 +91,7 @@ class RowOutcome(NamedTuple):
     """The accepted path ended where nothing deeper was offered: a full acceptance, censored data."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepOutcome:
+class StepOutcome(NamedTuple):
     """What a step cost and yielded; times are the engine's own, device-synchronised, without the caller's."""
 
     rows: Sequence[RowOutcome]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 
+from wager.policy.asked import any_asked, as_plain, joined, others_only, own_forest, own_offers, without_own
 from wager.policy.base import Draft, Offer, Policy, Prediction, Row, StepOutcome
 from wager.policy.experience import Experience, longest_context
 from wager.policy.ledger import Account
@@ -49,17 +50,25 @@ class Controller:
         self.policy = self._made[name]
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
+        if any_asked(rows):
+            return own_offers(rows, self.policy.offer(as_plain(rows)))
         return self.policy.offer(rows)
 
     def arrange(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
-        return self.policy.arrange(rows, drafts)
+        if not any_asked(rows):
+            return self.policy.arrange(rows, drafts)
+        own, others = own_forest(rows, drafts), others_only(rows, drafts)
+        if all(draft is None for draft in others):
+            return own
+        return joined(self.policy.arrange(as_plain(rows), others), own)
 
     def learn(self, outcome: StepOutcome) -> None:
         self._steps += 1
         if self.on_decision is not None:
             self.on_decision(self._decision(outcome))
         self.experience.learn(outcome)
-        self.policy.learn(outcome)
+        asked = any_asked([share.row for share in outcome.rows])
+        self.policy.learn(without_own(outcome) if asked else outcome)
 
     def forget(self, request_id: Hashable) -> Account:
         """The request has ended: returns its account."""

@@ -57,17 +57,19 @@ NEARLY_FLAT = CostCurve({1: 1.0, 101: 2.0}, "nearly flat")
 class _Cell:
     """A robust, fading log-mean of the times seen at one size."""
 
-    __slots__ = ("count", "fitted", "last", "mean", "weight")
+    __slots__ = ("count", "expected", "fitted", "last", "mean", "weight")
 
     def __init__(self, value: float, clock: int) -> None:
         self.mean = value
         self.weight = 1.0
         self.count = 1
         self.last = clock
-        self.fitted = (value, 1.0)  # mean and weight that the curve was last fitted to
+        self.fitted = (value, 1.0)  # mean and weight that the curve was last fitted to,
+        self.expected = value  # and what it says here
 
     def add(self, value: float, clock: int, half_life: float, *, shifted: bool = False) -> None:
-        self.weight = min(self.faded(clock, half_life), 1.0 if shifted else _MAX_WEIGHT) + 1.0
+        faded = self.weight * 0.5 ** ((clock - self.last) / half_life)
+        self.weight = min(faded, 1.0 if shifted else _MAX_WEIGHT) + 1.0
         self.count += 1
         self.last = clock
         if self.count == 2 and self.mean - value > _WARM_DROP:
@@ -130,16 +132,14 @@ class RobustTime:
     def __init__(self, time_ms: float) -> None:
         self._cell = _Cell(math.log(time_ms), 0)
         self._clip = _Clip()
-
-    @property
-    def value_ms(self) -> float:
-        return math.exp(self._cell.mean)
+        self.value_ms = time_ms
 
     def observe(self, time_ms: float) -> None:
         mean, value = self._cell.mean, math.log(time_ms)
         if not self._cell.was_cold(value):
             value = mean + self._clip(value - mean)
         self._cell.add(value, self._cell.last + 1, 400.0, shifted=self._clip.shifted)
+        self.value_ms = math.exp(self._cell.mean)
 
 
 class CostTable:
@@ -165,21 +165,28 @@ class CostTable:
         return self._curve
 
     def observe(self, num_tokens: int, time_ms: float) -> None:
-        self._clock += 1
+        self._clock = clock = self._clock + 1
         value = math.log(time_ms)
-        cell = self._cells.get(num_tokens)
-        if self._cells and not (cell and cell.was_cold(value)):
-            expected = math.log(self.table()[num_tokens])
-            value = expected + self._clip(value - expected, known=cell is not None)
+        cell, clip = self._cells.get(num_tokens), self._clip
         if cell is None:
-            self._cells[num_tokens] = _Cell(value, self._clock)
-            self.largest = max(self.largest, num_tokens)
-            self._curve = None
+            self._enter(num_tokens, value)
             return
-        cell.add(value, self._clock, self._half_life, shifted=self._clip.shifted)
-        due = self._clock % (_REFIT_SOON if cell.count > 8 else 1) == 0
-        if (cell.stale and due) or self._clock % _REFIT == 0:
+        if cell.count > 1 or not cell.was_cold(value):
+            if self._curve is None:
+                self._curve = self._fit()
+            value = cell.expected + clip(value - cell.expected)
+        cell.add(value, clock, self._half_life, shifted=clip.shifted)
+        if clock % (_REFIT_SOON if cell.count > 8 else 1) == 0 and (clock % _REFIT == 0 or cell.stale):
             self._curve = None
+
+    def _enter(self, num_tokens: int, value: float) -> None:
+        """The first sample of a size."""
+        if self._cells:
+            expected = math.log(self.table()[num_tokens])
+            value = expected + self._clip(value - expected, known=False)
+        self._cells[num_tokens] = _Cell(value, self._clock)
+        self.largest = max(self.largest, num_tokens)
+        self._curve = None
 
     def count(self, num_tokens: int) -> int:
         cell = self._cells.get(num_tokens)
@@ -210,7 +217,10 @@ class CostTable:
         )
         logs = _isotonic(logs, weights + 0.1)
         residuals = np.interp(_LOG_SIZES, _LOG_SIZES[sizes], logs - self._prior[sizes])
-        return np.asarray(np.maximum.accumulate(np.exp(self._prior + residuals)))
+        curve = np.maximum.accumulate(np.exp(self._prior + residuals))
+        for cell, expected in zip(cells, np.log(curve[sizes]).tolist(), strict=True):
+            cell.expected = expected
+        return np.asarray(curve)
 
 
 _LOG_SIZES = np.log2(np.maximum(np.arange(MAX_TOKENS + 1), 1))
@@ -280,19 +290,21 @@ class CostModel:
         self._prior = prior.table(np.maximum(np.arange(MAX_TOKENS + 1, dtype=np.float64), 1.0))
         self._draft_share = draft_share
         self._buckets = np.array(sorted(buckets), np.int64)
+        self._is_padded = bool(buckets)
         self._warm_up = warm_up
         self._tables: dict[tuple[int, int], CostTable] = {}
         self._drafts: dict[tuple[str, int], RobustTime] = {}
+        self.measured = False
+        """Whether any pass has been timed: until then every time is a guess."""
 
     def observe_pass(self, num_tokens: int, rows: int, context_len: int, time_ms: float) -> None:
         """A target pass with `num_tokens` tokens took `time_ms`."""
         if self._warm_up > 0:
             self._warm_up -= 1
             return
-        if num_tokens > MAX_TOKENS:
-            return
-        if time_ms > 0 and math.isfinite(time_ms):
+        if num_tokens <= MAX_TOKENS and 0.0 < time_ms < math.inf:
             self._shape(rows, context_len).observe(self._size(num_tokens), time_ms)
+            self.measured = True
 
     def observe_draft(self, drafter: str, rows: int, time_ms: float) -> None:
         """A draft pass for `rows` rows took `time_ms`."""
@@ -306,15 +318,10 @@ class CostModel:
     def curve(self, rows: int, context_len: int) -> FloatArray:
         """Time of a pass by tokens in it, index 0 unused. A read-only view: copy before changing."""
         table = self._shape(rows, context_len).table()
-        if len(self._buckets):
+        if self._is_padded:
             padded = np.minimum(_pad(np.arange(MAX_TOKENS + 1), self._buckets), MAX_TOKENS)
             return np.asarray(table[padded])
         return table
-
-    @property
-    def measured(self) -> bool:
-        """Whether any pass has been timed: until then every time is a guess."""
-        return any(table.num_samples > 0 for table in self._tables.values())
 
     def largest_seen(self, rows: int, context_len: int) -> int:
         return self._shape(rows, context_len).largest
@@ -339,8 +346,9 @@ class CostModel:
         return known.value_ms
 
     def _size(self, num_tokens: int) -> int:
-        size = int(_pad(np.array([num_tokens]), self._buckets)[0]) if len(self._buckets) else num_tokens
-        return max(1, min(size, MAX_TOKENS))
+        if self._is_padded:
+            num_tokens = min(int(_pad(np.array([num_tokens]), self._buckets)[0]), MAX_TOKENS)
+        return max(1, num_tokens)
 
     def _shape(self, rows: int, context_len: int) -> CostTable:
         key = (_octave(rows), _context_range(context_len))

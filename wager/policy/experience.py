@@ -7,12 +7,20 @@ every step; policies read it. It decides nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from wager.policy.base import Row, RowOutcome, StepOutcome
+from wager.policy.base import Row, StepOutcome
 from wager.policy.cost import MAX_TOKENS, CostModel
 from wager.policy.ledger import Ledger
 from wager.policy.stats import SpeculationStats
 from wager.policy.survival import Survival
+
+
+class _Prices(NamedTuple):
+    """Plain decoding's time per pending token of a step, and per row for one plain step more."""
+
+    pending_ms: float
+    step_ms: float
 
 
 class Experience:
@@ -27,17 +35,18 @@ class Experience:
 
     def learn(self, outcome: StepOutcome) -> None:
         """Enter one finished step."""
-        rows = [share.row for share in outcome.rows]
-        if not rows:
+        if not outcome.rows:
             return
-        context_len = longest_context(rows)
+        context_len = 0
         drafting: dict[str, int] = {}
         for share in outcome.rows:
-            if share.offer.drafter is not None:
-                drafting[share.offer.drafter] = drafting.get(share.offer.drafter, 0) + 1
+            context_len = max(context_len, share.row.context_len)
+            drafter = share.offer.drafter
+            if drafter is not None:
+                drafting[drafter] = drafting.get(drafter, 0) + 1
         # Posted before the costs learn from it: a stalled step must not vouch for itself.
         self._post(outcome, context_len, drafting)
-        self.costs.observe_pass(outcome.num_tokens, len(rows), context_len, outcome.verify_ms)
+        self.costs.observe_pass(outcome.num_tokens, len(outcome.rows), context_len, outcome.verify_ms)
         if len(drafting) == 1:
             drafter, num_rows = next(iter(drafting.items()))
             self.costs.observe_draft(drafter, num_rows, outcome.draft_ms)
@@ -51,22 +60,29 @@ class Experience:
         Plain decoding would have run the same pass without the nodes, and one plain step more for every token
         accepted. A step in which nobody drafted is plain decoding: its two sides are equal whatever it took.
         """
-        num_emitting = sum(share.row.emits for share in outcome.rows)
-        spent_ms = outcome.verify_ms + outcome.draft_ms
-        known = bool(drafting) and self.costs.measured
-        base_ms = step_ms = 0.0
-        if known:
-            curve = self.costs.curve(len(outcome.rows), context_len)
-            base_tokens = sum(share.row.num_pending for share in outcome.rows)
-            base_ms = float(curve[min(base_tokens, MAX_TOKENS)]) / base_tokens
-            step_ms = float(curve[min(num_emitting, MAX_TOKENS)]) / max(num_emitting, 1)
+        spent_ms, num_tokens = outcome.verify_ms + outcome.draft_ms, max(outcome.num_tokens, 1)
+        prices = self._prices(outcome, context_len) if drafting and self.costs.measured else None
+        if prices is not None:
             spent_ms -= self._stalled_ms(outcome, context_len, drafting)
         for share in outcome.rows:
-            spent = spent_ms * _tokens_in_pass(share) / max(outcome.num_tokens, 1)
-            plain = base_ms * share.row.num_pending + step_ms * max(share.emitted - 1, 0) if known else spent
-            self.ledger.post(share.row.request_id, spent, plain, share.emitted)
-            if share.row.emits:
+            row, emitted = share.row, share.emitted
+            spent = plain = spent_ms * (row.num_pending + share.num_nodes) / num_tokens
+            if prices is not None:
+                plain = prices.pending_ms * row.num_pending + prices.step_ms * max(emitted - 1, 0)
+            # A bet that a request made for itself is not held against the others.
+            self.ledger.post(row.request_id, spent, plain, emitted, shared=not row.nodes)
+            if row.emits:
                 self.stats.record(share.accepted, share.num_nodes, spent / 1e3, plain / 1e3)
+
+    def _prices(self, outcome: StepOutcome, context_len: int) -> _Prices:
+        """What plain decoding would have paid for this step's rows."""
+        curve = self.costs.curve(len(outcome.rows), context_len)
+        base_tokens = sum([share.row.num_pending for share in outcome.rows])
+        num_emitting = sum([share.row.emits for share in outcome.rows])
+        return _Prices(
+            float(curve[min(base_tokens, MAX_TOKENS)]) / base_tokens,
+            float(curve[min(num_emitting, MAX_TOKENS)]) / max(num_emitting, 1),
+        )
 
     def _stalled_ms(self, outcome: StepOutcome, context_len: int, drafting: dict[str, int]) -> float:
         """Time that the machine stood still: no bet made it, so no account pays for it."""
@@ -81,10 +97,6 @@ class Experience:
 
 
 _STALL = 2.0  # beyond three times what was expected, a step has stalled
-
-
-def _tokens_in_pass(share: RowOutcome) -> int:
-    return share.row.num_pending + share.num_nodes
 
 
 def leading_hits(ranks: list[int]) -> int:

@@ -50,10 +50,16 @@ class Ledger:
     def account(self, request_id: Hashable) -> Account:
         return self.requests.get(request_id) or Account()
 
-    def post(self, request_id: Hashable, spent_ms: float, plain_ms: float, tokens: int) -> None:
-        """Enter a row's share of a step into its own account and the total."""
-        self.requests.setdefault(request_id, Account()).post(spent_ms, plain_ms, tokens)
-        self.total.post(spent_ms, plain_ms, tokens)
+    def post(
+        self, request_id: Hashable, spent_ms: float, plain_ms: float, tokens: int, *, shared: bool = True
+    ) -> None:
+        """Enter a row's share of a step into its own account and, where it is `shared`, the total."""
+        account = self.requests.get(request_id)
+        if account is None:
+            account = self.requests[request_id] = Account()
+        account.post(spent_ms, plain_ms, tokens)
+        if shared:
+            self.total.post(spent_ms, plain_ms, tokens)
 
     def close(self, request_id: Hashable) -> Account:
         """The request has ended: take its account out and return it."""

@@ -6,6 +6,7 @@ record into it; reports and responses read it. Every rate states its denominator
 
 import math
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from wager.errors import ConfigError, InputError
 
@@ -74,9 +75,10 @@ class SpeculationStats:
         """
         if emitted is None:
             emitted = accepted + 1
-        _check_step(accepted, drafted, time_s, plain_time_s)
-        if not accepted <= emitted <= accepted + 1:
-            raise InputError(f"{emitted} emitted with {accepted} accepted", "emitted")
+        if not (0 <= accepted <= drafted and accepted <= emitted <= accepted + 1):
+            _refuse_counts(accepted, drafted, emitted)
+        if not (0.0 <= time_s < math.inf and 0.0 <= plain_time_s < math.inf):
+            _refuse_times(time_s=time_s, plain_time_s=plain_time_s)
         self.steps += 1
         self.emitted += emitted
         self.time_s += time_s
@@ -160,9 +162,12 @@ class SpeculationStats:
         self.acceptance_histogram[depth] += times
 
 
-def _check_step(accepted: int, drafted: int, time_s: float, plain_time_s: float) -> None:
+def _refuse_counts(accepted: int, drafted: int, emitted: int) -> NoReturn:
     if not 0 <= accepted <= drafted:
         raise InputError(f"{accepted} accepted of {drafted} guesses", "accepted")
-    for name, value in (("time_s", time_s), ("plain_time_s", plain_time_s)):
-        if not math.isfinite(value) or value < 0.0:
-            raise InputError(f"{value!r} is not a finite time of at least 0", name)
+    raise InputError(f"{emitted} emitted with {accepted} accepted", "emitted")
+
+
+def _refuse_times(**times_s: float) -> NoReturn:
+    name, value = next((name, value) for name, value in times_s.items() if not 0.0 <= value < math.inf)
+    raise InputError(f"{value!r} is not a finite time of at least 0", name)
