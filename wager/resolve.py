@@ -24,6 +24,7 @@ from wager.config import (
     with_values,
 )
 from wager.errors import ConfigError, InputError
+from wager.server_config import ServeConfig
 
 __all__ = ["PROFILES", "Effective", "Resolved", "resolve", "stated"]
 
@@ -59,6 +60,8 @@ PROFILES: dict[str, dict[str, object]] = {
 }
 # Variables that begin like a setting's and are none: the log level, and where settings are read from.
 OTHER_VARIABLES = frozenset({"WAGER_LOG", "WAGER_CONFIG", "WAGER_PROFILE"})
+# What any verb knows: a file or an environment made for the server is no mistake where its own part does nothing.
+_ANYWHERE = {setting.key: setting for setting in settings_of(ServeConfig)}
 _BOD_FIELDS = ("bod_mode", "bod_min_bet", "bod_max_bet", "bod_default_scale_cost", "bod_default_fixed_cost")
 
 
@@ -151,15 +154,16 @@ def _file_layer(path: str | Path | None, known: Mapping[str, Setting]) -> _Layer
     if not path:
         return _Layer({}, {})
     found: dict[str, object] = {}
-    for key, value in _flat(_read_toml(Path(path)), {one.section for one in known.values()}):
+    places = {**_ANYWHERE, **{one.key: one for one in known.values()}}
+    for key, value in _flat(_read_toml(Path(path)), {one.section for one in places.values()}):
         if key == "profile":
             found[key] = value
             continue
-        setting = next((one for one in known.values() if one.key == key), None)
-        if setting is None:
-            raise unknown_key(key, [one.key for one in known.values()], f"file {path}")
-        setting.check(value)
-        found[setting.name] = value
+        if key not in places:
+            raise unknown_key(key, list(places), f"file {path}")
+        places[key].check(value)
+        if places[key].name in known:
+            found[places[key].name] = value
     return _Layer(found, dict.fromkeys(found, f"file {path}"))
 
 
@@ -182,13 +186,15 @@ def _flat(table: Mapping[str, Any], sections: set[str]) -> Iterator[tuple[str, o
 
 def _env_layer(env: Mapping[str, str], known: Mapping[str, Setting]) -> _Layer:
     by_variable = {setting.variable: setting for setting in known.values()}
+    anywhere = {setting.variable for setting in _ANYWHERE.values()}
     layer = _Layer({}, {})
     for variable in sorted(env):
         if not variable.startswith("WAGER_") or variable in OTHER_VARIABLES:
             continue
-        if variable not in by_variable:
+        if variable in by_variable:
+            _add(layer, by_variable[variable], env[variable], f"env {variable}")
+        elif variable not in anywhere:
             raise unknown_key(variable, list(by_variable), "environment")
-        _add(layer, by_variable[variable], env[variable], f"env {variable}")
     return layer
 
 

@@ -18,9 +18,11 @@ LEVELS = {
     "wager.errors": 0,
     "wager.records": 0,
     "wager.config": 0,
+    "wager.server_config": 0,
     "wager.resolve": 0,
     "wager.pairs": 0,
     "wager.log": 0,
+    "wager.cards": 0,
     "wager.policy": 1,
     "wager.tree": 1,
     "wager.trace": 1,
@@ -47,7 +49,7 @@ LIBRARIES = {
     "policy": {"numpy", "scipy.special"},
     "tree": {"numpy"},
     "trace": {"numpy"},
-    "text": {"numpy", "tokenizers", "transformers", "jinja2", "huggingface_hub"},
+    "text": {"numpy", "tokenizers", "transformers", "jinja2", "huggingface_hub", "llguidance"},
     "kvcache": {"numpy"},
 }
 

@@ -6,7 +6,7 @@ Shared by the tests of equivalence, engine and target; it judges nothing itself.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ def steady(engine: Engine) -> None:
     def learn_steadily(outcome: StepOutcome) -> None:
         drafted = any(share.offer.drafter is not None for share in outcome.rows)
         verify_ms = 10.0 + 0.02 * outcome.num_tokens
-        learn(replace(outcome, verify_ms=verify_ms, draft_ms=0.05 if drafted else 0.0))
+        learn(outcome._replace(verify_ms=verify_ms, draft_ms=0.05 if drafted else 0.0))
 
     engine.controller.learn = learn_steadily  # type: ignore[method-assign]
 

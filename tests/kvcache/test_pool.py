@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from wager.errors import CapacityError
 from wager.kvcache.commit import commit_path, plan_moves
-from wager.kvcache.pool import KVPool, PoolSpec, slot_ids
+from wager.kvcache.pool import KVPool, PoolSpec, slot_ids, slot_list
 
 SPEC = PoolSpec(num_layers=2, num_pages=12, page_size=4, num_kv_heads=3, head_dim=8)
 
@@ -61,9 +61,22 @@ def test_views_stop_at_the_length_asked_for() -> None:
     assert torch.isnan(pool.view(0, [2, 3], 7).keys).any()
 
 
+@settings(deadline=None, max_examples=60)
+@given(pages=st.permutations(range(12)), start=st.integers(0, 20), count=st.integers(0, 20))
+def test_slots_as_numbers_are_the_slots(pages: list[int], start: int, count: int) -> None:
+    stop = start + count
+    assert list(slot_list(pages, 4, start, stop)) == slot_ids(pages, 4, start, stop).tolist()
+
+
 def test_too_few_pages_are_refused() -> None:
     pool = poisoned_pool()
-    for ask in (lambda: pool.view(0, [1, 2], 9), lambda: pool.slots([1, 2], 7, 9)):
+    asks = [
+        lambda: pool.view(0, [1, 2], 9),
+        lambda: pool.slots([1, 2], 7, 9),
+        lambda: slot_list([1, 2], 4, 7, 9),
+        lambda: slot_list([1, 2], 4, 8, 9),
+    ]
+    for ask in asks:
         with pytest.raises(CapacityError, match="2 pages of 4 do not cover 9"):
             ask()
 

@@ -61,12 +61,25 @@ def choices(model: Any, prompt: list[int], params: SamplingParams) -> Iterator[t
     tokens = list(prompt)
     for _ in range(params.max_tokens):
         raw = raw_scores(model, tokens)
-        scores = processed(raw, tokens, len(prompt), params)
-        if params.temperature > 0:
-            scores = scores / params.temperature
-            kept = kept_tokens(scores, params)
-            noised = scores + gumbel(params.seed or 0, len(tokens), len(scores))
-            scores = np.array([noised[t] if t in kept else -np.inf for t in range(len(scores))])
-        token = int(scores.argmax())
+        token = choice_of(raw, tokens, len(prompt), params)
         yield token, raw
         tokens.append(token)
+
+
+def choice_of(
+    raw: Scores,
+    tokens: list[int],
+    num_prompt: int,
+    params: SamplingParams,
+    allowed: npt.NDArray[np.bool_] | None = None,
+) -> int:
+    """The next token; `allowed`: by a grammar, before anything else is filtered."""
+    scores = processed(raw, tokens, num_prompt, params)
+    if allowed is not None:
+        scores = np.where(allowed, scores, -np.inf)
+    if params.temperature > 0:
+        scores = scores / params.temperature
+        kept = kept_tokens(scores, params)
+        noised = scores + gumbel(params.seed or 0, len(tokens), len(scores))
+        scores = np.array([noised[t] if t in kept else -np.inf for t in range(len(scores))])
+    return int(scores.argmax())

@@ -18,8 +18,8 @@ class CountingTokenizer:
         self._tokenizer = tokenizer
         self.num_decoded = 0
 
-    def visible(self, token_ids, skip_special=True):
-        return self._tokenizer.visible(token_ids, skip_special)
+    def visible(self, token_ids, skip_special=True, shown_ids=()):
+        return self._tokenizer.visible(token_ids, skip_special, shown_ids)
 
     def decode(self, token_ids, skip_special=True):
         self.num_decoded += len(token_ids)
@@ -130,3 +130,10 @@ def test_the_cost_per_token_does_not_grow(byte_level, data):
     counting = CountingTokenizer(byte_level)
     assert stream(counting, ids) == byte_level.decode(ids)
     assert counting.num_decoded / len(ids) < 100
+
+
+def test_special_tokens_that_are_asked_for_are_shown(byte_level):
+    start, end = byte_level.token_id("<|start|>"), byte_level.token_id("<|end|>")
+    ids = [start, *byte_level.encode("fox", add_special=False), end]
+    assert Detokenizer(byte_level).feed(ids) == "fox"
+    assert Detokenizer(byte_level, shown_ids=[end]).feed(ids) == "fox<|end|>"

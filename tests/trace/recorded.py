@@ -1,5 +1,7 @@
 """Small made-up traces for the tests of this room: random drafts whose hits follow their confidence."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from wager.trace import PADDING, Trace
@@ -28,3 +30,13 @@ def made_up(
         truth[sequence, length:] = PADDING
     confidence = random.random((sequences, positions)).astype(np.float32) if p1 else None
     return Trace(kind, temperature, logprobs, truth, confidence)
+
+
+def cut_at_its_limit(trace: Trace) -> Trace:
+    """As an engine records texts that end at the most tokens allowed: nothing is offered for the last."""
+    logprobs, ranks = trace.logprobs.copy(), trace.ranks.copy()
+    for i in range(trace.num_sequences):
+        last = trace.length(i) - 1
+        logprobs[i, last] = -np.inf
+        ranks[i, last] = -1
+    return replace(trace, logprobs=logprobs, ranks=ranks)

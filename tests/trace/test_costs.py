@@ -24,6 +24,13 @@ def test_linear_between_points_and_the_last_slope_beyond(tmp_path: Path) -> None
     assert [costs.verify(n) for n in (1, 2, 4, 6, 8, 16)] == pytest.approx([2.0, 3.0, 5.0, 5.5, 6.0, 8.0])
 
 
+def test_drafts_may_cost_by_the_guesses_asked_for(tmp_path: Path) -> None:
+    costs = load_costs(in_file(tmp_path, GOOD | {"draft_ms": {"3": 1.0, "15": 4.0}}))
+    assert costs.draft_ms == 4.0, "the whole draft"
+    assert [costs.draft_time_ms(n) for n in (0, 1, 3, 6, 15, 40)] == [4.0, 1.0, 1.0, 1.75, 4.0, 4.0]
+    assert load_costs(in_file(tmp_path, GOOD)).draft_time_ms(1) == 0.5, "one time holds for every draft"
+
+
 def test_a_file_without_a_name_is_named_after_itself(tmp_path: Path) -> None:
     assert load_costs(in_file(tmp_path, {k: v for k, v in GOOD.items() if k != "name"})).name == "curve"
 
@@ -41,6 +48,10 @@ def test_the_measured_curves() -> None:
         (GOOD | {"draft_ms": "fast"}, "mine.draft_ms"),
         (GOOD | {"draft_ms": float("nan")}, "mine.draft_ms"),
         ({"name": "mine", "verify_ms": {"1": 2.0}}, "mine.draft_ms"),
+        (GOOD | {"draft_ms": {}}, "mine.draft_ms"),
+        (GOOD | {"draft_ms": {"0": 1.0}}, "mine.draft_ms"),
+        (GOOD | {"draft_ms": {"2": -1.0}}, "mine.draft_ms[2]"),
+        (GOOD | {"draft_ms": {"2": "quick"}}, "mine.draft_ms[2]"),
         (GOOD | {"verify_ms": {"1": -2.0}}, "mine.verify_ms"),
         (GOOD | {"verify_ms": {"1": float("nan")}}, "mine.verify_ms"),
         (GOOD | {"verify_ms": {"1": None}}, "mine.verify_ms[1]"),

@@ -1,7 +1,10 @@
 """The trace file: what is written is read, and what is wrong is refused by the name of its array."""
 
 import io
+import json
 from dataclasses import replace
+from importlib import resources
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.trace.recorded import made_up
+from tests.trace.recorded import cut_at_its_limit, made_up
 from wager.errors import TraceError
 from wager.trace import PADDING, Trace, demo_traces, load_traces, save_traces
 
@@ -52,12 +55,20 @@ def test_a_padded_sequence_is_shorter() -> None:
     assert [trace.length(i) for i in range(3)] == [7, 40, 1]
 
 
+def test_a_text_was_cut_where_the_last_position_alone_has_no_offer() -> None:
+    trace = made_up(lengths=(7, 40, 1))
+    assert not any(trace.was_cut(i) for i in range(3))
+    assert [cut_at_its_limit(trace).was_cut(i) for i in range(3)] == [True, True, False]
+
+
 def test_the_shipped_trace_is_whole_and_small() -> None:
     file = demo_traces()
-    assert not file.noised
-    assert {trace.kind for trace in file.traces} == {"code", "math", "prose", "chat", "dialog"}
-    assert {trace.temperature for trace in file.traces} == {"t0", "t08"}
-    assert all(trace.num_sequences == 2 and trace.num_depths == 15 for trace in file.traces)
+    kinds = ("code", "math", "prose", "chat", "dialog")
+    assert {(one.kind, one.temperature) for one in file.traces} == set(product(kinds, ("t0", "t08")))
+    assert all(one.num_sequences >= 2 and one.num_depths == 15 for one in file.traces)
+    assert all(sum(map(one.length, range(one.num_sequences))) >= 250 for one in file.traces)
+    assert "/" not in json.dumps(file.meta), "no place of the machine it was recorded on"
+    assert len(resources.files("wager.trace").joinpath("demo.npz").read_bytes()) < 1 << 20
 
 
 def spoilt(name: str, value: object) -> dict[str, np.ndarray]:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.trace.recorded import made_up
+from tests.trace.recorded import cut_at_its_limit, made_up
 from wager.trace import (
     ReplayOptions,
     StepCosts,
@@ -25,7 +25,8 @@ FLAT = step_costs("flat", 0.2, {1: 3.0, 64: 3.5})
 STEEP = step_costs("steep", 1.0, {1: 3.0, 2: 4.0, 64: 90.0})
 STAIRS = step_costs("stairs", 0.5, {1: 3.0, 3: 3.1, 4: 5.0, 6: 5.1, 7: 9.0, 20: 9.5})
 FALLING = step_costs("falling", 0.1, {1: 3.0, 2: 6.0, 3: 3.5, 5: 3.2, 9: 8.0, 10: 9.0})
-CURVES = [FLAT, STEEP, STAIRS, FALLING]
+SHORTER = step_costs("shorter", {1: 0.2, 3: 0.9, 5: 2.0}, {1: 3.0, 64: 9.0})
+CURVES = [FLAT, STEEP, STAIRS, FALLING, SHORTER]
 
 
 @settings(deadline=None, max_examples=12)
@@ -59,7 +60,8 @@ def least_time(trace: Trace, costs: StepCosts) -> float:
                 stands = 0
                 while stands < guesses and trace.ranks[i, position, stands] == 0:
                     stands += 1
-                ways.append(costs.draft_ms + costs.verify(1 + guesses) + left(position + stands + 1))
+                step_ms = costs.draft_time_ms(guesses) + costs.verify(1 + guesses)
+                ways.append(step_ms + left(position + stands + 1))
             return min(ways)
 
         return left(0)
@@ -106,6 +108,7 @@ def with_gaps(trace: Trace) -> Trace:
 @given(st.integers(0, 2**16), st.sampled_from(CURVES), st.sampled_from([1, 2]))
 def test_positions_without_an_offer_cost_no_draft(seed: int, costs: StepCosts, rows: int) -> None:
     trace = with_gaps(made_up(seed, (3, 12, 5, 2), lengths=(12, 5, 8)))
+    trace = cut_at_its_limit(trace) if seed % 2 else trace
     runs = [replay(trace, costs, f"fixed:{k}", ReplayOptions(rows=rows)) for k in range(16)]
     found = best_fixed(trace, costs, rows)
     assert found.run.time_ms == pytest.approx(min(run.time_ms for run in runs))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.trace.recorded import made_up
+from tests.trace.recorded import cut_at_its_limit, made_up
 from wager.errors import ConfigError
 from wager.policy import Controller, StepOutcome
 from wager.trace import Noise, ReplayOptions, StepCosts, Trace, demo_traces, load_costs, replay, step_costs
@@ -79,6 +79,28 @@ def test_a_replay_is_exact(seed: int, count: int, rows: int, chain: bool) -> Non
     assert sum(step.num_nodes for step in done.steps) == expected.nodes
     assert done.drafted_steps == (expected.steps if count else 0)
     assert done.mean_nodes == pytest.approx(expected.nodes / expected.steps)
+
+
+def test_a_shorter_draft_costs_its_own_time() -> None:
+    trace, verify = made_up(), {1: 3.0, 64: 3.5}
+    table = step_costs("table", {1: 0.1, 3: 0.5, 5: 2.0}, verify)
+    for policy, whole in (("fixed:1", 0.1), ("fixed:3", 0.5), ("fixed:4", 1.25), ("tree:3", 2.0)):
+        alone = step_costs("alone", whole, verify)
+        for rows in (1, 2):
+            options = ReplayOptions(rows=rows)
+            done = replay(trace, table, policy, options)
+            assert done.time_ms == pytest.approx(replay(trace, alone, policy, options).time_ms)
+
+
+def test_nobody_guesses_beyond_the_most_tokens_allowed() -> None:
+    """An engine knows how many tokens are left; that a text will end by itself it cannot foresee."""
+    by_itself = replace(made_up(3, (1, 28, 5, 3)), ranks=np.zeros((1, 28, 5), np.int16))
+    reach = {}
+    for name, trace in (("ends", by_itself), ("is cut", cut_at_its_limit(by_itself))):
+        steps = replay(trace, STAIRS, "fixed:4").steps
+        assert sum(step.emitted for step in steps) == 28
+        reach[name] = max(step.start + step.num_nodes for step in steps)
+    assert reach == {"ends": 29, "is cut": 27}
 
 
 def test_plain_decoding_is_the_measure() -> None:

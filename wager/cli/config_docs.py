@@ -39,7 +39,7 @@ profile = "latency"
 threads = 4
 
 [model]
-model = "models/demo"
+model = "models/mine"
 
 [policy]
 policy = "ema+auto"
@@ -94,8 +94,8 @@ def _requests() -> Iterator[str]:
     yield from ("| field | flag | default | |", "|---|---|---|---|")
     for one in fields(SamplingParams):
         default = "" if one.default in (None, ()) else f"`{_toml(one.default)}`"
-        flag = "--" + one.name.replace("_", "-")
-        yield f"| `{one.name}` | `{flag}` | {default} | {one.metadata['help']} |"
+        flag = f"`--{one.name.replace('_', '-')}`" if one.metadata["flag"] else ""
+        yield f"| `{one.name}` | {flag} | {default} | {one.metadata['help']} |"
 
 
 def _toml(value: object) -> str:

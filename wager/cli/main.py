@@ -27,10 +27,16 @@ class Verb(NamedTuple):
 
 
 VERBS: dict[str, Verb] = {
+    "demo": Verb("wager.cli.demo:demo", "Plain decoding and Wager side by side, on the pair that ships."),
     "generate": Verb("wager.cli.generate:generate", "Write text: a prompt in, the target's own words out."),
+    "serve": Verb("wager.cli.serve:serve", "Serve a model over HTTP, to the clients people already have."),
     "doctor": Verb("wager.cli.doctor:doctor", "Check this machine, a model and its drafter."),
     "models": Verb("wager.cli.models:models", "List the known pairs of target and drafter."),
+    "bench": Verb("wager.cli.bench:bench", "Measure policies, and other decoders, against plain decoding."),
     "simulate": Verb("wager.cli.simulate:simulate", "Replay a recorded trace under several policies."),
+    "train": Verb("wager.cli.train:train", "Train a drafter for a target, from a corpus."),
+    "train-target": Verb("wager.cli.train_target:train_target", "Train a small target from a corpus."),
+    "grow": Verb("wager.cli.grow:grow", "Enlarge a pair to a big model's shape, for honest measuring."),
 }
 
 

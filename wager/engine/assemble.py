@@ -25,7 +25,7 @@ from wager.nn.models import dflash_spec, load_target, read_spec
 from wager.nn.models.decoder import Decoder
 from wager.nn.noise import NoiseSource
 from wager.nn.weights import read_config
-from wager.pairs import drafter_beside, find_pair
+from wager.pairs import drafter_beside, find_pair, shipped_folder
 from wager.policy import Controller, CostModel, Experience, Ledger
 from wager.policy.settings import settings_from
 from wager.target import TargetRunner
@@ -75,10 +75,13 @@ def build_engine(config: EngineConfig, seed: int = 0) -> Engine:
 
 
 def find_folder(model: str) -> Path:
-    """A local folder, or a name on the hub that is (or can be) in its cache."""
+    """The folder of a name: one that ships, a local folder, or one on the hub that is (or can be) cached."""
     if not model:
         raise ModelError("no model given: name a folder or a hub repository")
-    path = Path(model).expanduser()
+    shipped = shipped_folder(model)
+    if shipped is not None and not shipped.is_dir():
+        raise ModelError(f"{model}: ships with Wager, but is not in this installation")
+    path = shipped or Path(model).expanduser()
     if path.is_dir():
         return path
     if path.exists() or model.startswith((".", "/", "~")) or model.count("/") != 1:

@@ -10,26 +10,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Iterable
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-
-import numpy as np
-import numpy.typing as npt
 
 from wager.config import EngineConfig
 from wager.draft.base import Drafter, KeptTokens, Proposal
+from wager.engine.events import Event, event_since, note_choices
 from wager.engine.hindsight import Hindsight
-from wager.engine.rows import StepRow, draft_row
+from wager.engine.rows import NO_TREE, StepRow, draft_row, permitted_tree, within_grammar
 from wager.engine.scheduler import Hooks, Planned, Scheduler
-from wager.engine.sequence import Finish, Origin, Request, Sequence
+from wager.engine.sequence import Finish, Request, Sequence
 from wager.engine.step import run_step
 from wager.engine.telemetry import Telemetry
 from wager.errors import DrafterError, OutOfPages, RequestError, one_line
 from wager.nn.noise import NoiseSource
-from wager.policy import Account, Controller, Evidence, Row, needs_target_p1
-from wager.records import SamplingParams, Verdict
-from wager.target import Choices, RunResult, Sampler, TargetRunner
+from wager.policy import Controller, Evidence, Row, needs_target_p1
+from wager.records import CloseKind, SamplingParams, Verdict
+from wager.target import Choices, RunResult, Sampler, TargetRunner, is_bare
 from wager.text.detokenize import Detokenizer
+from wager.text.grammar import Grammars
 from wager.text.stops import StopFinder
 from wager.text.tokenizer import Tokenizer
 from wager.tree import Tree, derive_seed
@@ -37,22 +36,6 @@ from wager.tree import Tree, derive_seed
 __all__ = ["Engine", "Event", "Parts", "Sequence"]
 
 log = logging.getLogger("wager.engine")
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """What a step gave one request. The last event of a request has `finish` set; there is exactly one."""
-
-    request_id: Hashable
-    token_ids: tuple[int, ...] = ()
-    text: str = ""
-    origins: tuple[Origin, ...] = ()
-    bet: int = 0
-    finish: Finish | None = None
-    error: str | None = None
-    sequence: Sequence | None = None
-    """The whole state, on the last event."""
-    account: Account | None = None
 
 
 @dataclass
@@ -92,6 +75,7 @@ class Engine:
         self.scheduler = parts.scheduler
         self.sampler = Sampler(parts.noise)
         self.hindsight = Hindsight()
+        self.grammars = Grammars(parts.tokenizer, parts.runner.vocab_size, parts.end_ids)
         self.telemetry = Telemetry()
         self.runner.feature_layers = _features(parts.drafters)
         self.scheduler.hooks = self._hooks()
@@ -110,6 +94,9 @@ class Engine:
         self._check_prompt(prompt_ids)
         self._check_ids("logit_bias", params.logit_bias or ())
         self._check_ids("stop_token_ids", params.stop_token_ids)
+        if params.thinking is not None:
+            limit = params.thinking
+            self._check_ids("thinking", (*limit.open_ids, *limit.close_ids, *limit.natural_ids))
         seed = derive_seed(self.parts.seed, self._arrivals + 1) if params.seed is None else params.seed
         end_ids = () if params.ignore_eos else self.parts.end_ids
         request = Request(
@@ -120,11 +107,17 @@ class Engine:
             request,
             max_len=min(len(prompt_ids) + params.max_tokens, self.parts.max_context),
             arrival=self._arrivals,
-            detokenizer=None if tokenizer is None else Detokenizer(tokenizer, after=prompt_ids),
+            detokenizer=None
+            if tokenizer is None
+            else Detokenizer(tokenizer, after=prompt_ids, shown_ids=params.shown_ids),
             stops=StopFinder(params.stop) if params.stop and tokenizer is not None else None,
+            bare=is_bare(params),
+            constraint=self.grammars.begin(params),
         )
         self.scheduler.add(sequence)
         self._arrivals += 1
+        if sequence.thinking is not None and sequence.thinking.is_due:
+            self._close_at_once(sequence)
         return sequence
 
     def abort(self, request_id: Hashable) -> bool:
@@ -182,25 +175,30 @@ class Engine:
 
     def observe_row(self, planned: Planned, num_rows: int) -> StepRow:
         """A row as the policy may see it."""
-        sequence, whole = planned.sequence, planned.is_whole
-        max_depth = sequence.num_left - 1 if whole else 0
+        sequence, num_tokens = planned
+        whole = planned.is_whole
+        max_depth = sequence.max_depth if whole else 0
+        able = self._able(planned) if max_depth > 0 else ()
         view = Row(
             sequence.request_id,
             sequence.num_cached,
             sequence.phase,
-            planned.num_tokens,
-            max_nodes=self.scheduler.room(planned, num_rows) if whole else 0,
+            num_tokens,
+            max_nodes=self.scheduler.room(planned, num_rows) if able else 0,
             max_depth=max_depth,
             target_p1=1.0 if sequence.target_p1 is None else sequence.target_p1,
-            drafters=self._able(planned) if max_depth > 0 else (),
+            drafters=able,
             emits=whole,
+            nodes=sequence.nodes or 0,
         )
-        return StepRow(sequence, planned.num_tokens, whole, view)
+        return StepRow(sequence, num_tokens, whole, view, NO_TREE)
 
     def _able(self, planned: Planned) -> tuple[str, ...]:
         """Drafters that can propose for this row now."""
         sequence = planned.sequence
-        if sequence.drafting_failed or not self.drafters or self.controller.policy.never_drafts:
+        if sequence.drafting_failed or not self.drafters or sequence.nodes == 0:
+            return ()
+        if sequence.nodes is None and self.controller.policy.never_drafts:
             return ()
         asked = draft_row(sequence, planned.num_tokens)
         try:
@@ -223,16 +221,21 @@ class Engine:
         ]
         if broken:
             self._lose_drafter(broken, DrafterError(f"{name}: its scores are not numbers"))
-        return [None if row.sequence.drafting_failed else p for row, p in zip(rows, proposals, strict=True)]
+        return [
+            None if row.sequence.drafting_failed else within_grammar(row.sequence, p)
+            for row, p in zip(rows, proposals, strict=True)
+        ]
 
     def remember(self, row: StepRow, proposal: Proposal) -> None:
         """Keep a draft until the tokens that come show what it was worth."""
+        row.proposal = proposal
         if row.offer.drafter is not None:
             self.hindsight.add(row.sequence.request_id, row.offer.drafter, row.view.phase, proposal)
 
     def fit_tree(self, row: StepRow, tree: Tree) -> Tree:
-        """Pages for the tree's nodes; a tree that does not fit loses its last, least likely nodes."""
+        """Pages for the nodes that its grammar permits; where there are too few, the least likely go."""
         sequence = row.sequence
+        tree = permitted_tree(sequence, tree)
         base = sequence.num_cached + row.num_tokens
         try:
             self.scheduler.grow(sequence, base + tree.num_nodes)
@@ -241,19 +244,14 @@ class Engine:
             return tree.prefix(max(room, 0))
         return tree
 
-    def keep(self, rows: list[StepRow], result: RunResult, kept: list[npt.NDArray[np.int64]]) -> None:
+    def keep(self, rows: list[StepRow], result: RunResult, kept: Many[Many[int]]) -> None:
         """Tell the drafters what now stands in the target's cache."""
         if not self.drafters:
             return
-        tokens = [
-            KeptTokens(
-                row.sequence.request_id,
-                row.sequence.num_cached,
-                result.row_features(i, kept[i]),
-                row.sequence.pages,
-            )
-            for i, row in enumerate(rows)
-        ]
+        tokens = []
+        for i, row in enumerate(rows):
+            sequence, features = row.sequence, result.row_features(i, kept[i])
+            tokens.append(KeptTokens(sequence.request_id, sequence.num_cached, features, sequence.pages))
         for drafter in self.drafters.values():
             try:
                 drafter.keep(tokens)
@@ -262,32 +260,28 @@ class Engine:
 
     def deliver(self, row: StepRow, verdict: Verdict, choices: Choices, start: int) -> list[Evidence]:
         """Append a verdict's tokens to their sequence and tell the caller; returns ripe evidence."""
-        sequence = row.sequence
-        text_before, num_before = len(sequence.text), len(sequence.tokens)
-        row.emitted = sequence.append(verdict.accepted, verdict.target_token)
-        accepted = min(verdict.num_accepted, row.emitted)
-        sequence.stats.record(accepted, row.tree.num_nodes, emitted=row.emitted)
-        nodes = [0, *(node + 1 for node in verdict.path)]
-        if choices.logprobs:
-            sequence.logprobs += [choices.logprobs[start + node] for node in nodes[: row.emitted]]
-        if choices.top_p1:
-            sequence.target_p1 = choices.top_p1[start + nodes[-1]]
-        self.scheduler.serve(sequence, row.emitted)
-        tokens = sequence.tokens[num_before:]
-        evidence = self.hindsight.feed(sequence.request_id, tokens)
-        event = Event(
-            sequence.request_id,
-            tuple(tokens),
-            sequence.text[text_before:],
-            tuple(sequence.origins[-len(tokens) :]),
-            row.tree.num_nodes,
-        )
+        sequence, num_nodes = row.sequence, row.tree.num_nodes
+        if sequence.constraint is not None and sequence.constraint.problem is not None:
+            self.end(sequence, Finish.ERROR, f"the grammar: {sequence.constraint.problem}")
+            return []
+        num_text, num_tokens = len(sequence.text), len(sequence.tokens)
+        bonus = None if row.close is CloseKind.SOFT else verdict.target_token
+        emitted = row.emitted = sequence.append(verdict.accepted, bonus)
+        sequence.stats.record(min(len(verdict.accepted), emitted), num_nodes, emitted=emitted)
+        if choices.logprobs or choices.top_p1:
+            note_choices(sequence, emitted, choices, [start, *[start + 1 + node for node in verdict.path]])
+        self.scheduler.serve(sequence, emitted)
+        evidence = self.hindsight.feed(sequence.request_id, sequence.tokens[num_tokens:])
+        if row.close is not None and sequence.finish is None:
+            evidence += self.hindsight.close(sequence.request_id)  # what is forced says nothing of a draft
+            sequence.force(row.close)
+        event = event_since(sequence, num_tokens, num_text, row)
         if sequence.finish is not None:
             evidence += self.hindsight.close(sequence.request_id)
             self._ended.append((sequence, event))
             self.scheduler.finish(sequence)
             return evidence
-        if sequence.num_output == row.emitted:
+        if sequence.stats.steps == 1:
             self.scheduler.share(sequence)  # the prompt is in the cache: others may start from it
         self._events.append(event)
         return evidence
@@ -309,13 +303,24 @@ class Engine:
             sequence.stats.time_s = account.elapsed_ms / 1e3
             sequence.stats.plain_time_s = account.plain_ms / 1e3
             self._events.append(
-                replace(
-                    event, finish=sequence.finish, error=sequence.error, sequence=sequence, account=account
+                event._replace(
+                    finish=sequence.finish, error=sequence.error, sequence=sequence, account=account
                 )
             )
         self._ended.clear()
 
     # -- own affairs
+
+    def _close_at_once(self, sequence: Sequence) -> None:
+        """Nothing may be thought and the prompt ends inside the span: its close is read with the prompt."""
+        sequence.force(CloseKind.HARD)
+        event = event_since(sequence, sequence.num_prompt, 0)
+        if sequence.finish is None:
+            self._events.append(event)
+            return
+        self._ended.append((sequence, event))
+        self.scheduler.finish(sequence)
+        self.close_ended()
 
     def _make_room(self, row: StepRow) -> None:
         """Pages behind the pending tokens for what a drafter lays there; it takes less if there are none."""

@@ -7,7 +7,7 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +16,12 @@ from wager.draft.base import DraftRow, Proposal
 from wager.engine.sequence import Sequence
 from wager.engine.telemetry import StepReport
 from wager.policy import PLAIN, Evidence, Offer, Row, RowOutcome, StepOutcome
-from wager.records import Verdict
-from wager.target import ChoiceRow, RunRow
+from wager.records import CloseKind, Verdict
+from wager.target import ChoiceRow, Choices, RunRow
 from wager.tree import Tree
 
-_NO_TREE = Tree.empty()
+NO_TREE = Tree.empty()
+"""What every row has until a draft is arranged."""
 
 
 @dataclass(slots=True)
@@ -33,28 +34,39 @@ class StepRow:
     is_judged: bool
     view: Row
     """What the policy sees."""
+    tree: Tree
     offer: Offer = PLAIN
-    tree: Tree = field(default_factory=lambda: _NO_TREE)
     verdict: Verdict | None = None
     emitted: int = 0
+    """Tokens that were chosen; forced ones come on top."""
+    close: CloseKind | None = None
+    """How its thinking is closed in this step; None: it is not."""
+    proposal: Proposal | None = None
 
     def run_row(self) -> RunRow:
         sequence = self.sequence
-        stop = sequence.num_cached + self.num_tokens
-        pending = sequence.tokens[sequence.num_cached : stop]
-        return RunRow(pending, self.tree, sequence.num_cached, sequence.pages, self.is_judged)
+        start = sequence.num_cached
+        pending = sequence.tokens[start : start + self.num_tokens]
+        return RunRow(pending, self.tree, start, sequence.pages, self.is_judged)
 
-    def kept(self, verdict: Verdict | None) -> npt.NDArray[np.int64]:
+    def kept(self, verdict: Verdict | None) -> Many[int]:
         """Which of the row's pass tokens stand, ascending: all pending ones, then the accepted path."""
         if verdict is None or not verdict.path:
-            return np.arange(self.num_tokens)
-        return np.array([*range(self.num_tokens), *(self.num_tokens + node for node in verdict.path)])
+            return range(self.num_tokens)
+        return [*range(self.num_tokens), *[self.num_tokens + node for node in verdict.path]]
 
     def choice_row(self) -> ChoiceRow:
         sequence = self.sequence
         request = sequence.request
         return ChoiceRow(
-            request.params, request.seed, sequence.tokens, sequence.num_prompt, self.tree, request.end_ids
+            sequence.params,
+            request.seed,
+            sequence.tokens,
+            sequence.num_prompt,
+            self.tree,
+            request.end_ids,
+            sequence.bare,
+            None if sequence.constraint is None else grammar_masks(sequence, self.tree),
         )
 
     def draft_row(self) -> DraftRow:
@@ -74,6 +86,61 @@ def draft_row(sequence: Sequence, num_pending: int, depth: int = 0) -> DraftRow:
     )
 
 
+def within_grammar(sequence: Sequence, proposal: Proposal | None) -> Proposal | None:
+    """A draft bent to the sequence's grammar, of which drafters know nothing."""
+    constraint = sequence.constraint
+    if constraint is None or proposal is None:
+        return proposal
+    constraint.follow(sequence.output_ids, sequence.origins)
+    return Proposal(*constraint.steer(proposal.token_ids, proposal.logprobs), proposal.spine_only)
+
+
+def permitted_tree(sequence: Sequence, tree: Tree) -> Tree:
+    """Without the guesses that the sequence's grammar forbids: verifying them could give nothing."""
+    constraint = sequence.constraint
+    if constraint is None or not tree.num_nodes:
+        return tree
+    constraint.follow(sequence.output_ids, sequence.origins)
+    return tree.only(np.array(constraint.permitted(tree.token_ids.tolist(), tree.parents.tolist())))
+
+
+def grammar_masks(sequence: Sequence, tree: Tree) -> npt.NDArray[np.uint8]:
+    """What the sequence's grammar allows behind the root and each node."""
+    constraint = sequence.constraint
+    assert constraint is not None
+    constraint.follow(sequence.output_ids, sequence.origins)
+    return constraint.masks(tree.token_ids.tolist(), tree.parents.tolist())
+
+
+def closed(rows: Many[StepRow], verdicts: Many[Verdict | None], choices: Choices) -> list[Verdict | None]:
+    """Verdicts that end where a row's thinking is closed from outside; the row then says how in `close`."""
+    found, start = list(verdicts), 0
+    if all(row.sequence.thinking is None for row in rows):
+        return found
+    for i, (row, verdict) in enumerate(zip(rows, verdicts, strict=True)):
+        thinking = row.sequence.thinking
+        if verdict is not None and thinking is not None and not thinking.is_closed:
+            places = [start, *[start + 1 + node for node in verdict.path]]
+            soft = [choices.soft[place] for place in places] if choices.soft else ()
+            num_kept, row.close = thinking.walk(verdict.emitted, soft)
+            if row.close is not None:
+                found[i] = _cut(verdict, num_kept - (row.close is not CloseKind.SOFT))
+        start += row.tree.num_nodes + 1 if row.is_judged else 0
+    return found
+
+
+def _cut(verdict: Verdict, num_accepted: int) -> Verdict:
+    """The verdict as if nothing deeper had been offered: what stood there is the target's own choice."""
+    if num_accepted == len(verdict.accepted):
+        return verdict
+    return Verdict(
+        verdict.accepted[:num_accepted],
+        verdict.path[:num_accepted],
+        verdict.accepted[num_accepted],
+        verdict.num_drafted,
+    )
+
+
 def stacked_tokens(proposals: Many[Proposal | None]) -> npt.NDArray[np.int64]:
     """[rows, depths, ranks], as the policy's scores are laid out."""
     if len(proposals) == 1 and proposals[0] is not None:
@@ -90,29 +157,33 @@ def stacked_tokens(proposals: Many[Proposal | None]) -> npt.NDArray[np.int64]:
 
 def outcome_of(rows: Many[StepRow], stage_ms: dict[str, float], evidence: list[Evidence]) -> StepOutcome:
     """The step in the policy's words. Work around the passes is charged to the bet that caused it."""
-    shares = []
+    shares, num_tokens, drafted = [], 0, False
     for row in rows:
-        verdict = row.verdict
-        accepted = 0 if verdict is None else verdict.num_accepted
+        verdict, offer, num_nodes = row.verdict, row.offer, row.tree.num_nodes
+        accepted = 0 if verdict is None else len(verdict.accepted)
         at_leaf = verdict is None or verdict.first_rejection is None
-        shares.append(RowOutcome(row.view, row.offer, row.tree.num_nodes, accepted, row.emitted, at_leaf))
-    num_tokens = sum([row.num_tokens + row.tree.num_nodes for row in rows])
+        shares.append(RowOutcome(row.view, offer, num_nodes, accepted, row.emitted, at_leaf))
+        num_tokens += row.num_tokens + num_nodes
+        drafted = drafted or offer.drafter is not None
     verify_ms = stage_ms["verify"] + stage_ms["accept"] + stage_ms["commit"]
-    drafted = any(row.offer.drafter is not None for row in rows)
     draft_ms = stage_ms["draft"] + stage_ms["arrange"] if drafted else 0.0
     return StepOutcome(shares, num_tokens, verify_ms, draft_ms, evidence)
 
 
-def report_of(rows: Many[StepRow], outcome: StepOutcome, stage_ms: dict[str, float]) -> StepReport:
-    bets = [share.num_nodes for share in outcome.rows]
-    drafters = [share.offer.drafter or "" for share in outcome.rows]
+def report_of(outcome: StepOutcome, stage_ms: dict[str, float]) -> StepReport:
+    bets, drafters, accepted, emitted = [], [], 0, 0
+    for share in outcome.rows:
+        bets.append(share.num_nodes)
+        drafters.append(share.offer.drafter or "")
+        accepted += share.accepted
+        emitted += share.emitted
     return StepReport(
-        num_rows=len(rows),
+        num_rows=len(bets),
         num_tokens=outcome.num_tokens,
         num_nodes=sum(bets),
         num_drafting=len(drafters) - drafters.count(""),
-        accepted=sum([share.accepted for share in outcome.rows]),
-        emitted=sum([share.emitted for share in outcome.rows]),
+        accepted=accepted,
+        emitted=emitted,
         stage_ms=stage_ms,
         bets=bets,
         drafters=drafters,

@@ -100,10 +100,10 @@ class Scheduler:
         self._clock += 1
         budget = self.config.max_step_tokens
         rows: list[Planned] = []
-        for sequence in sorted(self.running, key=lambda s: (s.num_pending > 1, self._rank(s))):
+        for sequence in self._in_order():
             budget = self._schedule(sequence, rows, budget)
         self._admit(rows, budget)
-        return [row for row in rows if row.sequence.pages]
+        return rows
 
     def room(self, planned: Planned, num_rows: int) -> int:
         """Nodes this row may have: free slots of its pages and a fair part of the available ones."""
@@ -113,11 +113,12 @@ class Scheduler:
 
     def grow(self, sequence: Sequence, num_tokens: int) -> None:
         """Pages for `num_tokens` in all. Raises OutOfPages."""
-        missing = self.memory.allocator.pages_for(num_tokens) - len(sequence.pages)
+        allocator, pages = self.memory.allocator, sequence.pages
+        missing = allocator.pages_for(num_tokens) - len(pages)
         if missing > 0:
-            after = sequence.pages[-1] if sequence.pages else None
-            reserve = self.memory.allocator.pages_for(sequence.max_len) if after is None else 0
-            sequence.pages += self.memory.allocator.allocate(missing, after=after, reserve=reserve)
+            after = pages[-1] if pages else None
+            reserve = allocator.pages_for(sequence.max_len) if after is None else 0
+            pages += allocator.allocate(missing, after=after, reserve=reserve)
             self._straighten(sequence)
 
     def _straighten(self, sequence: Sequence) -> None:
@@ -159,6 +160,12 @@ class Scheduler:
 
     def find(self, request_id: Hashable) -> Sequence | None:
         return next((s for s in (*self.running, *self.waiting) if s.request_id == request_id), None)
+
+    def _in_order(self) -> list[Sequence]:
+        """The running sequences: those that decode before those that read, the more important first."""
+        if len(self.running) < 2:
+            return list(self.running)
+        return sorted(self.running, key=lambda s: (s.num_pending > 1, self._rank(s)))
 
     def _schedule(self, sequence: Sequence, rows: list[Planned], budget: int) -> int:
         """Put a running sequence into the step, if need be at the cost of a less important one."""

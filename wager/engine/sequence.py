@@ -12,8 +12,10 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from wager.engine.budget import Thinking
 from wager.policy.stats import SpeculationStats
-from wager.records import SamplingParams
+from wager.records import CloseKind, CloseReport, SamplingParams
+from wager.text.constraint import Constraint
 from wager.text.detokenize import Detokenizer
 from wager.text.stops import StopFinder
 
@@ -33,6 +35,9 @@ class Origin(StrEnum):
     TARGET = "target"
     GUESS = "guess"
     FORCED = "forced"
+
+
+_TARGET, _GUESS, _FORCED = Origin.TARGET, Origin.GUESS, Origin.FORCED
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +60,13 @@ class Sequence:
 
     request: Request
     max_len: int
-    """Most tokens it may have, prompt included."""
+    """Most tokens it may have, prompt included; at most what its params allow."""
     arrival: int
     """Its number in the order of arrival."""
     detokenizer: Detokenizer | None = None
     stops: StopFinder | None = None
+    bare: bool = False
+    """Whether its tokens are known to be the likeliest ones as they are, as the sampler says."""
     tokens: list[int] = field(default_factory=list)
     num_cached: int = 0
     pages: list[int] = field(default_factory=list)
@@ -69,6 +76,11 @@ class Sequence:
     error: str | None = None
     matched_stop: str | int | None = None
     logprobs: list[object] = field(default_factory=list)
+    """One entry per token where the request asked for them; None for those that were forced."""
+    thinking: Thinking | None = None
+    """Where its thinking stands; None where nobody limits or counts it."""
+    constraint: Constraint | None = None
+    """Where it stands in its grammar; None where it follows none."""
     stats: SpeculationStats = field(default_factory=SpeculationStats)
     target_p1: float | None = None
     phase: str = ""
@@ -80,21 +92,24 @@ class Sequence:
     drafting_failed: bool = False
     in_index: int = 0
     """Full pages already given to the prefix index."""
+    # Of the request, at hand because every stage of every step asks for them.
+    request_id: Hashable = field(init=False)
+    params: SamplingParams = field(init=False)
+    num_prompt: int = field(init=False)
+    nodes: int | None = field(init=False)
+    """Guesses it asked for itself in every step: 0 none at all; None: as the policy says."""
 
     def __post_init__(self) -> None:
-        self.tokens = list(self.request.prompt_ids)
-
-    @property
-    def request_id(self) -> Hashable:
-        return self.request.request_id
-
-    @property
-    def params(self) -> SamplingParams:
-        return self.request.params
-
-    @property
-    def num_prompt(self) -> int:
-        return len(self.request.prompt_ids)
+        request = self.request
+        self.tokens = list(request.prompt_ids)
+        self.request_id, self.params = request.request_id, request.params
+        self.num_prompt = len(request.prompt_ids)
+        self.max_len = min(self.max_len, self.num_prompt + self.params.max_tokens)
+        self.nodes = asked_nodes(self.params.speculation)
+        if self.params.thinking is not None:
+            self.thinking = Thinking(self.params.thinking)
+        if self.params.grammar is not None:
+            self.phase = "grammar"  # drafts are worth something else there, and the policy learns it apart
 
     @property
     def num_pending(self) -> int:
@@ -111,34 +126,79 @@ class Sequence:
     @property
     def num_left(self) -> int:
         """Tokens it may still emit."""
-        return min(self.max_len - len(self.tokens), self.params.max_tokens - self.num_output)
+        return self.max_len - len(self.tokens)
 
-    def append(self, accepted: Tokens[int], bonus: int) -> int:
+    @property
+    def max_depth(self) -> int:
+        """How deep a tree may be: the bonus comes behind it, and there the text or its thinking may end."""
+        left = self.max_len - len(self.tokens)
+        if self.thinking is not None:
+            before_close = self.thinking.left
+            left = left if before_close is None else min(left, before_close)
+        return left - 1
+
+    @property
+    def close(self) -> CloseReport | None:
+        """What became of its thinking; None where nobody limits or counts it."""
+        return None if self.thinking is None else self.thinking.report
+
+    @property
+    def repeat_stopped(self) -> bool:
+        """Whether it was ended because its answer did nothing but repeat itself."""
+        cut = self.finish is Finish.STOP and self.matched_stop is None
+        return cut and self.thinking is not None and self.thinking.repeated
+
+    def append(self, accepted: Tokens[int], bonus: int | None) -> int:
         """Take in a step's tokens up to the first that ends it; returns how many were taken.
 
         Sets `finish` where the text ends. A stop string may end inside the accepted path: what lies behind
-        the token that completed it is dropped.
+        the token that completed it is dropped. `bonus` is None where a forced close takes its place.
         """
         taken = 0
-        for token, origin in [*((t, Origin.GUESS) for t in accepted), (bonus, Origin.TARGET)]:
+        for token in (*accepted, bonus) if bonus is not None else accepted:
             self.tokens.append(token)
-            self.origins.append(origin)
+            self.origins.append(_GUESS if taken < len(accepted) else _TARGET)
             taken += 1
             self._settle_end(token)
             if self.finish is not None:
+                self._flush()
                 break
-        if self.finish is not None:
-            self._flush()
         return taken
 
     def _settle_end(self, token: int) -> None:
         if token in self.request.end_ids and self.num_output > self.params.min_tokens:
             self.finish, self.matched_stop = Finish.STOP, token
             return
+        self._settle_text(token)
+        if self.thinking is not None:
+            self._think(self.thinking, token)
+
+    def _settle_text(self, token: int) -> None:
         if self.detokenizer is not None:
             self._extend_text(self.detokenizer.feed([token]))
-        if self.finish is None and self.num_left <= 0:
+        if len(self.tokens) >= self.max_len and self.finish is None:
             self.finish = Finish.LENGTH
+
+    def _think(self, thinking: Thinking, token: int) -> None:
+        thinking.feed(token)
+        if thinking.repeated and self.finish is None and self.num_output > self.params.min_tokens:
+            self.finish = Finish.STOP
+
+    def force(self, kind: CloseKind) -> int:
+        """Write the close of its thinking; returns how many tokens of it, fewer where the text ends in it."""
+        assert self.thinking is not None and self.finish is None
+        start = len(self.tokens)
+        for token in self.thinking.force(kind):
+            self.tokens.append(token)
+            self.origins.append(_FORCED)
+            self._settle_text(token)
+            if self.finish is not None:
+                self._flush()
+                break
+        num_forced = len(self.tokens) - start
+        if self.params.logprobs is not None:
+            self.logprobs += [None] * num_forced
+        return num_forced
 
     def _extend_text(self, piece: str) -> None:
         # A stop string before min_tokens is text like any other: a finder that hit would swallow the rest.
@@ -165,3 +225,10 @@ class Sequence:
         if self.finish is None:
             self.finish, self.error = finish, error
             self._flush()
+
+
+def asked_nodes(speculation: str | None) -> int | None:
+    """The guesses per step in a request's own word for them."""
+    if speculation is None:
+        return None
+    return 0 if speculation == "off" else int(speculation.partition(":")[2])

@@ -82,6 +82,9 @@ def record(engine: Engine, asked: Many[Asked]) -> list[list[Position]]:
     """Run these requests to their end; the positions of each, in order. The engine must be idle."""
     if engine.has_work:
         raise RequestError("other requests are running; a recording needs the engine alone", "record_trace")
+    for one in asked:
+        if one.params.thinking is not None or one.params.speculation is not None:
+            raise RequestError("a trace is of plain text: no limit on thinking, no bets", "record_trace")
     notes, failures = _Notes(), engine.telemetry.drafter_failures
     ids = [("shadow", i) for i in range(len(asked))]
     with _standing_in(engine, notes, _drafter_of(engine)):

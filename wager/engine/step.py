@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wager.draft.base import Proposal
-from wager.engine.rows import StepRow, outcome_of, report_of, stacked_tokens
+from wager.engine.rows import StepRow, closed, outcome_of, report_of, stacked_tokens
 from wager.engine.sequence import Finish
 from wager.engine.telemetry import StageClock, StepReport
 from wager.policy import PLAIN, Draft, Evidence, Offer, StepOutcome
@@ -53,7 +53,7 @@ def run_step(engine: Engine) -> StepReport | None:
     outcome = outcome_of(rows, clock.ms, evidence)
     learn(engine, outcome)
     clock.mark("learn")
-    return report_of(rows, outcome, clock.ms)
+    return report_of(outcome, clock.ms)
 
 
 def plan(engine: Engine) -> list[StepRow]:
@@ -69,11 +69,13 @@ def bet(engine: Engine, rows: list[StepRow]) -> list[Offer]:
 
 def draft(engine: Engine, rows: list[StepRow], offers: list[Offer]) -> list[Proposal | None]:
     """One pass per drafter for all rows it serves. A drafter that fails costs its rows their bet, no more."""
-    for row, offer in zip(rows, offers, strict=True):
-        row.offer = offer
     proposals: list[Proposal | None] = [None] * len(rows)
-    for name in dict.fromkeys(offer.drafter for offer in offers if offer.drafter is not None):
-        places = [i for i, offer in enumerate(offers) if offer.drafter == name]
+    by_drafter: dict[str, list[int]] = {}
+    for i, offer in enumerate(offers):
+        rows[i].offer = offer
+        if offer.drafter is not None:
+            by_drafter.setdefault(offer.drafter, []).append(i)
+    for name, places in by_drafter.items():
         for i, proposal in zip(places, engine.propose(name, [rows[i] for i in places]), strict=True):
             proposals[i] = proposal
             if proposal is None:
@@ -107,8 +109,9 @@ def verify(engine: Engine, rows: list[StepRow]) -> tuple[RunResult, Choices]:
 
 
 def accept(rows: list[StepRow], choices: Choices) -> list[Verdict | None]:
-    """The one rule."""
-    return judge([row.tree if row.is_judged else None for row in rows], choices)
+    """The one rule; a path ends early where a row's thinking is closed."""
+    verdicts = judge([row.tree if row.is_judged else None for row in rows], choices)
+    return closed(rows, verdicts, choices)
 
 
 def commit(engine: Engine, rows: list[StepRow], result: RunResult, verdicts: list[Verdict | None]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 STAGES = ("plan", "bet", "draft", "arrange", "verify", "accept", "commit", "emit", "learn")
 
@@ -28,8 +29,7 @@ class StageClock:
         self._last = now
 
 
-@dataclass(frozen=True, slots=True)
-class StepReport:
+class StepReport(NamedTuple):
     """One step in numbers."""
 
     num_rows: int

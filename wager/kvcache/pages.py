@@ -140,7 +140,8 @@ class PageAllocator:
     @property
     def num_available(self) -> int:
         """Free pages plus those that would be evicted to serve an allocation."""
-        return self.num_free + (self._reclaimer.num_evictable if self._reclaimer else 0)
+        reclaimer = self._reclaimer
+        return self._free.num_pages + (reclaimer.num_evictable if reclaimer is not None else 0)
 
     @property
     def longest_run(self) -> int:

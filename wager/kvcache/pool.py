@@ -168,6 +168,15 @@ def slot_ids(pages: PageIds, page_size: int, start: int, stop: int) -> NDArray[n
     return ids[tokens // page_size] * page_size + tokens % page_size
 
 
+def slot_list(pages: PageIds, page_size: int, start: int, stop: int) -> Sequence[int]:
+    """The same as plain numbers, cheaper for a few tokens within one page."""
+    first = start // page_size
+    if first < len(pages) and stop <= (first + 1) * page_size:
+        base = (int(pages[first]) - first) * page_size
+        return range(base + start, base + stop)
+    return slot_ids(pages, page_size, start, stop).tolist()
+
+
 def _is_run(ids: NDArray[np.int64]) -> bool:
     """Whether the ids count up by one."""
     length = len(ids)

@@ -5,7 +5,7 @@ levels 0 to 2; never `draft`.
 """
 
 from wager.target.runner import RunResult, RunRow, TargetRunner
-from wager.target.sampler import ChoiceRow, Choices, Sampler
+from wager.target.sampler import ChoiceRow, Choices, Sampler, is_bare
 from wager.target.verify import judge
 
-__all__ = ["ChoiceRow", "Choices", "RunResult", "RunRow", "Sampler", "TargetRunner", "judge"]
+__all__ = ["ChoiceRow", "Choices", "RunResult", "RunRow", "Sampler", "TargetRunner", "is_bare", "judge"]

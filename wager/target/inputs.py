@@ -1,7 +1,8 @@
 """Turn the rows of a step into the tensors of one pass.
 
-A row is its pending tokens followed by its tree's nodes; positions go by depth, slots by pass order. Knows
-pages and devices, not requests or policies. Called by runner.py.
+A row is its pending tokens followed by its tree's nodes; positions go by depth, slots by pass order. Passes
+of one length share their host memory and the tensors over it: making tensors costs more than filling them.
+Knows pages and devices, not requests or policies. Called by runner.py.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from wager.kvcache.pool import PageIds, slot_ids
+from wager.kvcache.pool import PageIds, slot_list
 from wager.nn.batch import PassBatch, PassRow
 from wager.tree import Tree, row_mask
+
+_SHORT = 64  # tokens up to which a pass's memory is kept for the next of its length
 
 
 class RunRow(NamedTuple):
@@ -30,47 +34,94 @@ class RunRow(NamedTuple):
 
 
 class PassInputs(NamedTuple):
-    """The pass, and where each row's tokens and judged positions lie in it."""
+    """The pass, and where each row's tokens and judged positions lie in it. Valid until the next pack."""
 
     batch: PassBatch
-    slots: list[npt.NDArray[np.int64]]
-    """Per row, the slots of its tokens in pass order."""
+    slots: npt.NDArray[np.int64]
+    """The slots of all tokens in pass order."""
     starts: list[int]
     """Packed index of each row's first token, and the total at the end."""
     judged: list[int]
     """Packed indices of the judged positions, row after row: the last pending token, then the nodes."""
 
+    @property
+    def num_tokens(self) -> int:
+        return self.starts[-1]
 
-def build_inputs(rows: Sequence[RunRow], page_size: int, device: torch.device | str) -> PassInputs:
-    """Pack the rows. Precondition: each row's pages cover its context, pending tokens and nodes."""
-    tokens: list[int] = []
-    positions: list[int] = []
-    slots, pass_rows, starts = [], [], [0]
-    judged: list[int] = []
-    for row in rows:
-        start, root = len(tokens), row.context_len + len(row.pending) - 1
-        tokens += row.pending
-        positions += range(row.context_len, root + 1)
-        if row.tree.num_nodes:
-            tokens += row.tree.token_ids.tolist()
-            positions += (root + row.tree.depths).tolist()
-        stop = len(tokens)
-        slots.append(slot_ids(row.pages, page_size, row.context_len, row.context_len + stop - start))
-        pass_rows.append(PassRow(start, stop, row.context_len, row.pages, _mask(row, device)))
-        starts.append(stop)
-        if row.judged:
-            judged += range(start + len(row.pending) - 1, stop)
-    batch = PassBatch(
-        torch.from_numpy(np.array(tokens, np.int64)).to(device),
-        torch.from_numpy(np.array(positions, np.int64)).to(device),
-        torch.from_numpy(slots[0] if len(slots) == 1 else np.concatenate(slots)).to(device),
-        pass_rows,
-    )
-    return PassInputs(batch, slots, starts, judged)
+    @property
+    def row_slots(self) -> list[npt.NDArray[np.int64]]:
+        """Per row, the slots of its tokens in pass order."""
+        return np.split(self.slots, self.starts[1:-1])
 
 
-def _mask(row: RunRow, device: torch.device | str) -> torch.Tensor | None:
-    """Who sees whom among the row's own tokens; None where that is causal: no tree, or a chain."""
-    if row.tree.num_nodes < 2 or row.tree.is_chain:
-        return None
-    return torch.from_numpy(row_mask(len(row.pending), row.tree)).to(device)
+class _Space(NamedTuple):
+    """Host memory for a pass of one length, and the batch that reads it."""
+
+    host: npt.NDArray[np.int64]
+    """[3, tokens]: token ids, positions, slots."""
+    slots: npt.NDArray[np.int64]
+    rows: list[PassRow]
+    batch: PassBatch
+
+
+class Packer:
+    """Packs rows for a pool's page size and a device."""
+
+    def __init__(self, page_size: int, device: torch.device | str) -> None:
+        self.page_size, self.device = page_size, torch.device(device)
+        self._is_host = self.device.type == "cpu"
+        self._spaces: dict[int, _Space] = {}
+        self._latest = self._space(1)
+
+    def pack(self, rows: Sequence[RunRow]) -> PassInputs:
+        """Lay the rows out. Precondition: each row's pages cover its context, pending tokens and nodes."""
+        tokens: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        judged: list[int] = []
+        starts, pass_rows = [0], []
+        for row in rows:
+            pending, tree, context_len, pages, is_judged = row
+            start, root = len(tokens), context_len + len(pending)
+            tokens += pending
+            positions += range(context_len, root)
+            num_nodes = tree.num_nodes
+            if num_nodes:
+                tokens += tree.token_ids.tolist()
+                positions += (root - 1 + tree.depths).tolist()
+            slots += slot_list(pages, self.page_size, context_len, root + num_nodes)
+            stop = len(tokens)
+            mask = self._mask(row) if num_nodes > 1 else None
+            pass_rows.append(PassRow(start, stop, context_len, pages, mask))
+            starts.append(stop)
+            if is_judged:
+                judged += range(stop - num_nodes - 1, stop)
+        space = self._space(len(tokens))
+        space.host[:] = tokens, positions, slots
+        self._latest.rows.clear()  # or rows that ended long ago would be held by a length that is rare
+        space.rows[:] = pass_rows
+        self._latest = space
+        return PassInputs(self._on_device(space.batch), space.slots, starts, judged)
+
+    def _space(self, num_tokens: int) -> _Space:
+        space = self._spaces.get(num_tokens)
+        if space is None:
+            host, rows = np.empty((3, num_tokens), np.int64), list[PassRow]()
+            token_ids, positions, slots = (torch.from_numpy(line) for line in host)
+            space = _Space(host, host[2], rows, PassBatch(token_ids, positions, slots, rows))
+            if num_tokens <= _SHORT:
+                self._spaces[num_tokens] = space
+        return space
+
+    def _on_device(self, batch: PassBatch) -> PassBatch:
+        if self._is_host:
+            return batch
+        token_ids, positions, slots = batch.token_ids, batch.positions, batch.slots
+        device = self.device
+        return PassBatch(token_ids.to(device), positions.to(device), slots.to(device), batch.rows)
+
+    def _mask(self, row: RunRow) -> Tensor | None:
+        """Who sees whom among the row's own tokens; None where that is causal: a chain."""
+        if row.tree.is_chain:
+            return None
+        return torch.from_numpy(row_mask(len(row.pending), row.tree)).to(self.device)

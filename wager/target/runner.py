@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from wager.kvcache.commit import commit_path
 from wager.kvcache.pool import KVPool
 from wager.nn.models.decoder import Decoder
-from wager.target.inputs import PassInputs, RunRow, build_inputs
+from wager.target.inputs import Packer, PassInputs, RunRow
 
 __all__ = ["RunResult", "RunRow", "TargetRunner"]
 
@@ -29,16 +27,15 @@ class RunResult(NamedTuple):
     features: Tensor | None
     inputs: PassInputs
 
-    def row_features(self, row: int, kept: npt.NDArray[np.int64]) -> Tensor | None:
-        """Features of a row's kept pass tokens, by their index in the row."""
-        if self.features is None:
-            return None
-        start = self.inputs.starts[row]
-        if len(kept) == self.features.shape[0]:
-            return self.features
+    def row_features(self, row: int, kept: Sequence[int]) -> Tensor | None:
+        """Features of a row's kept pass tokens, by their index in the row, ascending."""
+        features, starts = self.features, self.inputs.starts
+        if features is None or len(kept) == starts[-1]:
+            return features
+        start = starts[row]
         if len(kept) and kept[-1] == len(kept) - 1:
-            return self.features[start : start + len(kept)]
-        return self.features[torch.from_numpy(kept + start).to(self.features.device)]
+            return features[start : start + len(kept)]
+        return features[torch.tensor([start + index for index in kept], device=features.device)]
 
 
 class TargetRunner:
@@ -53,6 +50,8 @@ class TargetRunner:
         self.num_layers = decoder.spec.num_layers
         self.feature_layers: tuple[int, ...] = ()
         """Layers whose outputs every pass hands out; set once by the engine for its drafter."""
+        self._packer = Packer(page_size, self.device)
+        self._inference = torch.inference_mode()  # one for all passes: they are never nested
 
     def embed(self, token_ids: Tensor) -> Tensor:
         return self.decoder.embed(token_ids)
@@ -62,18 +61,25 @@ class TargetRunner:
 
     def run(self, rows: Sequence[RunRow]) -> RunResult:
         """One pass. Writes the rows' K/V behind their contexts."""
-        with torch.inference_mode():
-            inputs = build_inputs(rows, self.pool.spec.page_size, self.device)
+        with self._inference:
+            inputs = self._packer.pack(rows)
             hidden, features = self.decoder.forward(inputs.batch, self.pool, self.feature_layers)
-            if not inputs.judged:
+            judged = inputs.judged
+            if not judged:
                 return RunResult(None, features, inputs)
-            if len(inputs.judged) < hidden.shape[0]:
-                hidden = hidden[torch.tensor(inputs.judged, device=hidden.device)]
+            if len(judged) < inputs.num_tokens:
+                hidden = hidden[torch.tensor(judged, device=hidden.device)]
             return RunResult(self.decoder.logits(hidden), features, inputs)
 
-    def commit(self, result: RunResult, kept: Sequence[npt.NDArray[np.int64]]) -> int:
-        """Make the cache equal to the verdict: `kept[r]` are row r's pass tokens that stand, ascending."""
-        if all(int(indices[-1]) == len(indices) - 1 for indices in kept):
+    def commit(self, result: RunResult, kept: Sequence[Sequence[int]]) -> int:
+        """Make the cache equal to the verdict: `kept[r]` are row r's pass tokens that stand, ascending.
+
+        Precondition: `result` is of the latest pass.
+        """
+        for indices in kept:
+            if indices[-1] >= len(indices):
+                break
+        else:
             return 0  # chains and plain rows stand where they are
-        with torch.inference_mode():
-            return commit_path(self.pool, result.inputs.slots, kept)
+        with self._inference:
+            return commit_path(self.pool, result.inputs.row_slots, kept)

@@ -1,18 +1,19 @@
 """The target's own choice at every judged position: argmax of the processed, noised scores.
 
-Each node is processed for its own path: penalties count the tokens on it, minimum length its depth. The noise
-of a position is a pure function of (seed, position), so a choice does not depend on how it came to be judged:
-speculation on or off, chain or tree, alone or in a batch. Knows no trees' verdicts and no caches.
+Each node is processed for its own path: penalties count the tokens on it, minimum length its depth, and a
+grammar's mask is that of the path. The noise of a position is a pure function of (seed, position), so a
+choice does not depend on how it came to be judged: speculation on or off, chain or tree, alone or in a batch.
+Knows no trees' verdicts, no grammars and no caches.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -21,8 +22,7 @@ from wager.records import SamplingParams
 from wager.tree import Tree
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceRow:
+class ChoiceRow(NamedTuple):
     """What one row's choices depend on."""
 
     params: SamplingParams
@@ -33,12 +33,15 @@ class ChoiceRow:
     tree: Tree
     end_ids: tuple[int, ...] = ()
     """Tokens that end the text, held back until min_tokens."""
+    bare: bool = False
+    """What `is_bare` said of the params, if it was asked: it holds for the whole request."""
+    allowed: npt.NDArray[np.uint8] | None = None
+    """What a grammar allows behind the root and behind each node, a bit per token; None: everything."""
 
     @property
     def is_plain(self) -> bool:
         """Greedy with nothing to process: the bare argmax."""
-        p = self.params
-        return p.temperature == 0.0 and not self.has_processing
+        return self.bare or (self.params.temperature == 0.0 and not self.has_processing)
 
     @property
     def has_processing(self) -> bool:
@@ -48,8 +51,21 @@ class ChoiceRow:
             or p.repetition_penalty != 1.0
             or p.presence_penalty
             or p.frequency_penalty
+            or self.allowed is not None
             or (self.end_ids and len(self.tokens) - self.num_prompt < p.min_tokens)
         )
+
+
+def is_bare(params: SamplingParams) -> bool:
+    """Whether the choice is the argmax of the scores as they are, at every position of a request."""
+    bent = params.logit_bias or params.presence_penalty or params.frequency_penalty
+    plain = params.temperature == 0.0 and params.repetition_penalty == 1.0 and params.min_tokens == 0
+    return plain and not bent and params.grammar is None and not closes_softly(params)
+
+
+def closes_softly(params: SamplingParams) -> bool:
+    """Whether the scores themselves may close the request's thinking."""
+    return params.thinking is not None and params.thinking.soft_ratio is not None
 
 
 class TopLogprobs(NamedTuple):
@@ -70,6 +86,8 @@ class Choices(NamedTuple):
     """The target's highest probability there; [] unless asked for."""
     logprobs: list[TopLogprobs | None]
     """[] unless a row asked for them."""
+    soft: Sequence[bool] = ()
+    """Whether the close of its thinking is likely enough there; () unless a row closes softly."""
 
 
 class Sampler:
@@ -82,14 +100,17 @@ class Sampler:
         """The choice behind every judged position: per row its root, then its nodes."""
         chosen, highest = _best(logits)
         broken = [] if all(map(math.isfinite, highest)) else [not math.isfinite(one) for one in highest]
-        start = 0
+        start, want_logprobs, want_soft = 0, False, False
         for row in rows:
             stop = start + row.tree.num_nodes + 1
-            if not row.is_plain and not (broken and any(broken[start:stop])):
+            if not (row.bare or row.is_plain) and not (broken and any(broken[start:stop])):
                 chosen[start:stop] = self._choose_row(logits[start:stop], row)
+            want_logprobs = want_logprobs or row.params.logprobs is not None
+            want_soft = want_soft or (not row.bare and closes_softly(row.params))
             start = stop
         p1 = logits.softmax(dim=-1).amax(dim=-1).tolist() if want_p1 else []
-        return Choices(chosen, broken, p1, _logprobs(logits, rows, chosen))
+        logprobs = _logprobs(logits, rows, chosen) if want_logprobs else []
+        return Choices(chosen, broken, p1, logprobs, _soft(logits, rows, chosen) if want_soft else ())
 
     @torch.inference_mode()
     def _choose_row(self, logits: Tensor, row: ChoiceRow) -> list[int]:
@@ -106,18 +127,21 @@ class Sampler:
         return _best(scores + noise)[0]
 
 
+_NUMPY_DTYPES = (torch.float32, torch.float64)
+
+
 def _best(logits: Tensor) -> tuple[list[int], list[float]]:
     """Each row's best token, the lower id on a tie, and its score; a NaN anywhere in a row comes out."""
-    if logits.device.type == "cpu" and logits.dtype in (torch.float32, torch.float64):
+    if logits.is_cpu and logits.dtype in _NUMPY_DTYPES:
         table = logits.numpy()  # its argmax is several times quicker than torch's
-        places = table.argmax(axis=-1)
-        return places.tolist(), table[np.arange(len(places)), places].tolist()
+        places: list[int] = table.argmax(axis=-1).tolist()
+        return places, [table.item(row, place) for row, place in enumerate(places)]
     values, tokens = logits.max(dim=-1)
     return tokens.tolist(), values.tolist()
 
 
 def _processed(scores: Tensor, row: ChoiceRow) -> Tensor:
-    """Bias, penalties and minimum length, each node for its own path."""
+    """Bias, penalties, minimum length and grammar, each node for its own path."""
     params, scores = row.params, scores.clone()
     for index in range(scores.shape[0]):
         path = row.tree.path_to(index - 1) if index else ()
@@ -130,6 +154,9 @@ def _processed(scores: Tensor, row: ChoiceRow) -> Tensor:
         ids = torch.tensor(list(params.logit_bias), device=scores.device)
         bias = torch.tensor(list(params.logit_bias.values()), dtype=scores.dtype, device=scores.device)
         scores[:, ids] += bias
+    if row.allowed is not None:
+        bits = np.unpackbits(row.allowed, axis=1, count=scores.shape[1], bitorder="little")
+        scores.masked_fill_(torch.from_numpy(bits == 0).to(scores.device), -torch.inf)
     return scores
 
 
@@ -170,8 +197,7 @@ def _filtered(scores: Tensor, params: SamplingParams) -> Tensor:
 
 
 def _logprobs(logits: Tensor, rows: Sequence[ChoiceRow], chosen: list[int]) -> list[TopLogprobs | None]:
-    if all(row.params.logprobs is None for row in rows):
-        return []
+    """Entries of the rows that asked for some; None at the positions of the others."""
     found: list[TopLogprobs | None] = []
     for row in rows:
         num, start = row.tree.num_nodes + 1, len(found)
@@ -186,4 +212,20 @@ def _logprobs(logits: Tensor, rows: Sequence[ChoiceRow], chosen: list[int]) -> l
             TopLogprobs(*parts)
             for parts in zip(own.tolist(), top.indices.tolist(), top.values.tolist(), strict=True)
         ]
+    return found
+
+
+def _soft(logits: Tensor, rows: Sequence[ChoiceRow], chosen: list[int]) -> list[bool]:
+    """Where P(close) / P(chosen) of the unprocessed scores is at least what the row asked for."""
+    found: list[bool] = []
+    for row in rows:
+        num, start = row.tree.num_nodes + 1, len(found)
+        thinking = row.params.thinking
+        if thinking is None or thinking.soft_ratio is None:
+            found += [False] * num
+            continue
+        table = logits[start : start + num].double()
+        own = table.gather(1, torch.tensor(chosen[start : start + num], device=table.device)[:, None])[:, 0]
+        ratios = (table[:, thinking.natural_ids[0]] - own).exp()
+        found += (ratios >= thinking.soft_ratio).tolist()
     return found

@@ -21,10 +21,11 @@ def judge(trees: Sequence[Tree | None], choices: Choices) -> list[Verdict | None
         if tree is None:
             verdicts.append(None)
             continue
-        stop = start + tree.num_nodes + 1
+        num_nodes = tree.num_nodes
+        stop = start + num_nodes + 1
         if choices.broken and any(choices.broken[start:stop]):
             verdicts.append(None)
-        elif tree.num_nodes == 0:
+        elif num_nodes == 0:
             verdicts.append(Verdict((), (), choices.tokens[start], 0))
         else:
             verdicts.append(accept(tree, choices.tokens[start:stop]))

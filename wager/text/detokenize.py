@@ -21,14 +21,21 @@ class Detokenizer:
     """Text increments of one sequence; together they equal `tokenizer.decode` of all ids.
 
     `after` are the ids in front of the first one fed, usually the prompt's: with them a first token keeps
-    the space it would have in running text. NOTE: where a byte-fallback vocabulary emits stray bytes directly
-    behind a whole character, a full decode would lose that character as well; here it has been given out and
-    stays.
+    the space it would have in running text. Special tokens are left out, but for `shown_ids`.
+    NOTE: where a byte-fallback vocabulary emits stray bytes directly behind a whole character, a full decode
+    would lose that character as well; here it has been given out and stays.
     """
 
-    def __init__(self, tokenizer: Tokenizer, skip_special: bool = True, after: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        skip_special: bool = True,
+        after: Sequence[int] = (),
+        shown_ids: Iterable[int] = (),
+    ) -> None:
         self._tokenizer = tokenizer
         self._skip_special = skip_special
+        self._shown_ids = frozenset(shown_ids)
         self._context = self._whole_tail(tokenizer.visible(after[-4 * NUM_BEFORE :], skip_special))
         self._context_text = self._decode(self._context)
         self._fresh: list[int] = []
@@ -49,7 +56,7 @@ class Detokenizer:
         return text
 
     def _feed_one(self, token_id: int) -> str:
-        shown = self._tokenizer.visible((token_id,), self._skip_special)
+        shown = self._tokenizer.visible((token_id,), self._skip_special, self._shown_ids)
         if not shown:
             return ""
         self._fresh += shown

@@ -6,7 +6,7 @@ call it.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,10 +93,12 @@ class Tokenizer:
         """The text of `token_ids`. Unknown ids, such as a model's padding rows, give nothing."""
         return self._backend.decode(self.visible(token_ids, skip_special), skip_special_tokens=False)
 
-    def visible(self, token_ids: Iterable[int], skip_special: bool = True) -> list[int]:
-        """Those of `token_ids` that `decode` would show."""
+    def visible(
+        self, token_ids: Iterable[int], skip_special: bool = True, shown_ids: Container[int] = ()
+    ) -> list[int]:
+        """Those of `token_ids` that `decode` would show; special ones in `shown_ids` too."""
         hidden = self.special_ids if skip_special else frozenset()
-        return [i for i in token_ids if i not in hidden and self.token(i) is not None]
+        return [i for i in token_ids if (i not in hidden or i in shown_ids) and self.token(i) is not None]
 
     def check_fits(self, model_vocab_size: int) -> None:
         """Raise ModelError if this tokenizer has ids that a model with so many embeddings does not."""

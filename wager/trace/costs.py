@@ -1,15 +1,19 @@
 """Cost curves for the replay: three measured ones by name, others from a JSON file.
 
-A curve holds the time of one draft pass and the time of a target pass by tokens in it (root counted): linear
-between points, the last slope beyond. Policies never see these; they see the times that steps take.
+A curve holds the time of one draft pass, by the guesses asked of it where that matters, and the time of a
+target pass by tokens in it (root counted): linear between points, the last slope beyond. Policies never see
+these; they see the times that steps take.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from wager.errors import InputError
 from wager.policy.cost import CostCurve
@@ -28,25 +32,47 @@ NAMES = tuple(_MEASURED)
 
 @dataclass(frozen=True)
 class StepCosts:
-    """What steps cost in a replay: `draft_ms` per draft pass, `verify` by tokens in the target's pass."""
+    """What steps cost in a replay: `draft_ms` per whole draft, `verify` by tokens in the target's pass."""
 
     name: str
     draft_ms: float
     verify: CostCurve
+    draft_by_depth: Mapping[int, float] | None = None
+    """Times of shorter drafts by guesses asked for; None: every draft costs what the whole one costs."""
 
     def plain_ms(self, rows: int = 1) -> float:
         return self.verify(rows)
 
+    def draft_time_ms(self, depth: int = 0) -> float:
+        """One draft pass of which `depth` guesses are asked; 0: all that the drafter makes."""
+        if depth < 1 or self.draft_by_depth is None:
+            return self.draft_ms
+        depths = sorted(self.draft_by_depth)
+        return float(np.interp(depth, depths, [self.draft_by_depth[known] for known in depths]))
 
-def step_costs(name: str, draft_ms: float, points: dict[int, float]) -> StepCosts:
-    """Checked costs. Raises InputError naming the field."""
-    if not (math.isfinite(draft_ms) and draft_ms >= 0):
-        raise InputError(f"{draft_ms!r} is not a time of at least 0", field=f"{name}.draft_ms")
-    return StepCosts(name, float(draft_ms), CostCurve(points, name))
+
+def step_costs(name: str, draft_ms: float | Mapping[int, float], points: Mapping[int, float]) -> StepCosts:
+    """Checked costs; the deepest time of a table of drafts is the whole draft's. Raises InputError."""
+    verify = CostCurve(points, name)
+    if not isinstance(draft_ms, Mapping):
+        return StepCosts(name, _draft_time(draft_ms, f"{name}.draft_ms"), verify)
+    if not draft_ms or min(draft_ms) < 1:
+        raise InputError("needs at least one time, depths from 1", field=f"{name}.draft_ms")
+    times = {depth: _draft_time(time, f"{name}.draft_ms[{depth}]") for depth, time in draft_ms.items()}
+    return StepCosts(name, times[max(times)], verify, times)
+
+
+def _draft_time(time_ms: float, field: str) -> float:
+    if not (math.isfinite(time_ms) and time_ms >= 0):
+        raise InputError(f"{time_ms!r} is not a time of at least 0", field=field)
+    return float(time_ms)
 
 
 def load_costs(name_or_path: str) -> StepCosts:
-    """A curve by name, or from a JSON file {"name", "draft_ms", "verify_ms": {"1": .., "8": ..}}."""
+    """A curve by name, or from a JSON file {"name", "draft_ms", "verify_ms": {"1": .., "8": ..}}.
+
+    `draft_ms` is one time, or a table by guesses asked for.
+    """
     if name_or_path in _MEASURED:
         draft_ms, points = _MEASURED[name_or_path]
         return step_costs(name_or_path, draft_ms, points)
@@ -75,15 +101,23 @@ def _parse(data: dict[str, object], path: Path) -> StepCosts:
     name = data.get("name", path.stem)
     if not isinstance(name, str) or not name:
         raise InputError(f"{name!r} is not a name", field="costs.name")
-    table = data.get("verify_ms")
+    points = _table(data.get("verify_ms"), f"{name}.verify_ms", "tokens")
+    draft = data.get("draft_ms")
+    if isinstance(draft, dict):
+        return step_costs(name, _table(draft, f"{name}.draft_ms", "guesses"), points)
+    return step_costs(name, _number(draft, f"{name}.draft_ms"), points)
+
+
+def _table(table: object, field: str, counted: str) -> dict[int, float]:
+    """Times by a number of something, as JSON spells it."""
     if not isinstance(table, dict) or not table:
-        raise InputError('needs at least one point, such as {"1": 5.0}', field=f"{name}.verify_ms")
+        raise InputError('needs at least one point, such as {"1": 5.0}', field=field)
     points = {}
     for size, time in table.items():
         if not str(size).isdecimal() or int(size) < 1:
-            raise InputError(f"{size!r} is not a number of tokens", field=f"{name}.verify_ms")
-        points[int(size)] = _number(time, f"{name}.verify_ms[{size}]")
-    return step_costs(name, _number(data.get("draft_ms"), f"{name}.draft_ms"), points)
+            raise InputError(f"{size!r} is not a number of {counted}", field=field)
+        points[int(size)] = _number(time, f"{field}[{size}]")
+    return points
 
 
 def _number(value: object, field: str) -> float:

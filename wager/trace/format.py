@@ -57,6 +57,15 @@ class Trace:
         padded = np.flatnonzero(self.ranks[sequence, :, 0] == PADDING)
         return int(padded[0]) if len(padded) else int(self.ranks.shape[1])
 
+    def was_cut(self, sequence: int) -> bool:
+        """Whether this text ended at the most tokens allowed, which an engine knows before it bets.
+
+        Recorded, its last position then has no offer though the one before it had one.
+        """
+        length = self.length(sequence)
+        offered = self.logprobs[sequence, :length, 0, 0] > -np.inf
+        return length > 1 and bool(offered[-2]) and not offered[-1]
+
 
 @dataclass(frozen=True)
 class TraceFile:

@@ -38,7 +38,8 @@ class _Spine(NamedTuple):
     stands: list[int]
     num_depths: int
     offered: list[int]
-    """Depths of the draft at each position; in a real recording some positions have none."""
+    """Depths of the draft at each position, less what would lie behind the last token allowed; in a real
+    recording some positions have none."""
 
     @property
     def is_whole(self) -> bool:
@@ -57,7 +58,10 @@ def _spines(traces: Sequence[Trace]) -> list[_Spine]:
         offered = (trace.logprobs[:, :, :, 0] > -np.inf).cumprod(axis=2).sum(axis=2)
         for i in range(trace.num_sequences):
             own = slice(trace.length(i))
-            found.append(_Spine(stands[i, own].tolist(), trace.num_depths, offered[i, own].tolist()))
+            depths = offered[i, own]
+            if trace.was_cut(i):
+                depths = np.minimum(depths, np.arange(len(depths))[::-1])
+            found.append(_Spine(stands[i, own].tolist(), trace.num_depths, depths.tolist()))
     return found
 
 
@@ -77,10 +81,26 @@ def fixed_times_ms(traces: Sequence[Trace], costs: StepCosts, rows: int = 1) -> 
     """The time of `fixed:K` over the traces, for K = 0..15: what a replay would say, without its work."""
     spines = _spines(traces)
     lengths = range(LONGEST_FIXED + 1)
+    if rows == 1:
+        return [_alone_time_ms(spines, length, costs) for length in lengths]
     if all(spine.is_whole for spine in spines):
         return [_fixed_time_ms(spines, length, costs, rows) for length in lengths]
     options = ReplayOptions(rows=rows)
     return [replay(traces, costs, f"fixed:{length}", options).time_ms for length in lengths]
+
+
+def _alone_time_ms(spines: list[_Spine], length: int, costs: StepCosts) -> float:
+    """One row: every step by itself, with as many guesses as are offered there."""
+    price = [costs.verify(1)]
+    price += [costs.verify(1 + nodes) + costs.draft_time_ms(length) for nodes in range(1, length + 1)]
+    time_ms = 0.0
+    for stands, _, offered in spines:
+        position = 0
+        while position < len(stands):
+            nodes = min(length, offered[position])
+            time_ms += price[nodes]
+            position += min(stands[position], nodes) + 1
+    return time_ms
 
 
 def _fixed_time_ms(spines: list[_Spine], length: int, costs: StepCosts, rows: int) -> float:
@@ -88,7 +108,7 @@ def _fixed_time_ms(spines: list[_Spine], length: int, costs: StepCosts, rows: in
     num_steps = [_count_steps(spine.stands, length) for spine in spines]
     tokens = [1 + min(length, spine.num_depths) for spine in spines]
     sizes = _pass_sizes(num_steps, tokens, rows)
-    draft_ms = costs.draft_ms if length else 0.0
+    draft_ms = costs.draft_time_ms(length) if length else 0.0
     return float(costs.verify.table(sizes).sum() + draft_ms * len(sizes))
 
 
@@ -134,7 +154,7 @@ def oracle_chain(traces: Trace | Sequence[Trace], costs: StepCosts, rows: int = 
     account = _Account(costs)
     for spine in spines:
         for move in _best_moves(spine, costs):
-            account.add(move.num_nodes > 0, move.num_nodes, move.emitted, 1)
+            account.add(move.num_nodes, move.num_nodes, move.emitted, 1)
     return account.replay()
 
 
@@ -159,8 +179,9 @@ def _backwards(spine: _Spine, costs: StepCosts) -> list[_Move]:
     """The best move at every position, from the end: time(p) = least of move + time(p + emitted)."""
     length, depths = len(spine.stands), spine.num_depths
     verify = costs.verify.table(np.arange(1, depths + 2, dtype=np.float64)).tolist()
+    price = [costs.draft_time_ms(k) + verify[k] for k in range(depths + 1)]
     # All that stands may also be had from a longer chain, which a curve that falls somewhere makes cheaper.
-    whole = [min(range(k, depths + 1), key=verify.__getitem__) for k in range(depths + 1)]
+    whole = [min(range(k, depths + 1), key=price.__getitem__) for k in range(depths + 1)]
     left = [0.0] * (length + 1)
     moves = [_Move(0, 1)] * length
     for p in range(length - 1, -1, -1):
@@ -169,7 +190,7 @@ def _backwards(spine: _Spine, costs: StepCosts) -> list[_Move]:
         for kept in range(stand + 1):
             nodes = whole[kept] if kept == stand else kept
             after = min(p + kept + 1, length)
-            time_ms = costs.draft_ms + verify[nodes] + left[after]
+            time_ms = price[nodes] + left[after]
             if nodes and time_ms < quickest:
                 quickest, move = time_ms, _Move(nodes, after - p)
         left[p], moves[p] = quickest, move
@@ -186,12 +207,14 @@ class _Account:
         self.time_ms = 0.0
         self._plain_ms = 0.0
 
-    def add(self, drafted: bool, num_nodes: int, emitted: int, rows: int) -> None:
-        time_ms = self._costs.verify(rows + num_nodes) + (self._costs.draft_ms if drafted else 0.0)
+    def add(self, depth: int, num_nodes: int, emitted: int, rows: int) -> None:
+        """A step of `rows` rows whose longest chain has `depth` guesses; 0: a plain one."""
+        draft_ms = self._costs.draft_time_ms(depth) if depth else 0.0
+        time_ms = self._costs.verify(rows + num_nodes) + draft_ms
         self.time_ms += time_ms
         self._plain_ms += emitted * self._costs.plain_ms(rows) / rows
         balance_ms = self._plain_ms - self.time_ms
-        self._steps.append(Step(self.tokens, drafted, num_nodes, emitted, time_ms, balance_ms))
+        self._steps.append(Step(self.tokens, depth > 0, num_nodes, emitted, time_ms, balance_ms))
         self.tokens += emitted
 
     def replay(self) -> Replay:
@@ -243,13 +266,20 @@ def _greedy(spines: list[_Spine], costs: StepCosts, rows: int, rate: float) -> R
         if not running:
             return account.replay()
         num_nodes = _greedy_nodes(running, verify, costs.draft_ms, rate)
-        account.add(num_nodes > 0, num_nodes, len(running) + num_nodes, len(running))
-        # The longest rows first, so that the rows end together and passes stay shared.
-        for row in sorted(running, key=lambda row: -row.remaining):
-            share = min(num_nodes, row.useful)
-            num_nodes -= share
+        shares = _shares(running, num_nodes)
+        account.add(max(shares), num_nodes, len(running) + num_nodes, len(running))
+        for row, share in zip(running, shares, strict=True):
             row.advance(share)
         running = [row for row in running if row.remaining]
+
+
+def _shares(running: list[_Running], num_nodes: int) -> list[int]:
+    """Guesses by row: the longest rows first, so that the rows end together and passes stay shared."""
+    shares = [0] * len(running)
+    for i in sorted(range(len(running)), key=lambda i: -running[i].remaining):
+        shares[i] = min(num_nodes, running[i].useful)
+        num_nodes -= shares[i]
+    return shares
 
 
 def _greedy_nodes(

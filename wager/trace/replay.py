@@ -15,6 +15,7 @@ import numpy as np
 
 from wager.errors import ConfigError
 from wager.policy import Controller, Draft, Evidence, Experience, Offer, Row, RowOutcome, StepOutcome
+from wager.policy.base import UNLIMITED
 from wager.policy.controller import DecisionSink
 from wager.policy.names import needs_target_p1
 from wager.trace.costs import StepCosts
@@ -98,6 +99,7 @@ class _Slot:
         self.trace = trace
         self.sequence = sequence
         self.length = trace.length(sequence)
+        self._limit = self.length if trace.was_cut(sequence) else UNLIMITED
         self.position = 0
         self._waiting: list[int] = []
 
@@ -110,10 +112,11 @@ class _Slot:
         confidence = None if p1 is None else float(p1[self.sequence, self.position])
         offered = self.trace.logprobs[self.sequence, self.position, 0, 0] > -np.inf
         drafters = (_DRAFTER,) if offered else ()  # the recorded drafter had nothing to offer here
-        return Row(self.request_id, self.position, target_p1=confidence, drafters=drafters)
+        left = self._limit - self.position - 1  # guesses that may stand: the last token is the target's own
+        return Row(self.request_id, self.position, max_depth=left, target_p1=confidence, drafters=drafters)
 
     def draft(self, depth: int) -> Draft:
-        """The recorded draft here, cut to `depth` (0: whole). The pass costs the same whatever is asked."""
+        """The recorded draft here, cut to `depth` (0: whole)."""
         logprobs = self.trace.logprobs[self.sequence, self.position]
         logprobs = logprobs[:depth] if depth else logprobs
         return Draft(_DRAFTER, logprobs.shape[0], logprobs, self.trace.spine_only)
@@ -150,17 +153,27 @@ class _Clock:
     """True times by the curve, and the disturbed ones that the policy sees."""
 
     def __init__(self, costs: StepCosts, noise: Noise) -> None:
-        self.draft_ms = costs.draft_ms
-        self._verify = costs.verify
+        self._costs = costs
         self._known: dict[int, float] = {}
+        self._drafts: dict[int, float] = {}
         self._noise = noise
         self._random = np.random.default_rng(noise.seed)
 
     def verify_ms(self, num_tokens: int) -> float:
         time_ms = self._known.get(num_tokens)
         if time_ms is None:
-            time_ms = self._known[num_tokens] = self._verify(num_tokens)
+            time_ms = self._known[num_tokens] = self._costs.verify(num_tokens)
         return time_ms
+
+    def draft_ms(self, offers: Sequence[Offer]) -> float:
+        """The draft pass of these offers: that of the deepest; nothing where none drafts."""
+        depths = [offer.depth for offer in offers if offer.drafter is not None]
+        if not depths:
+            return 0.0
+        depth = 0 if 0 in depths else max(depths)
+        if depth not in self._drafts:
+            self._drafts[depth] = self._costs.draft_time_ms(depth)
+        return self._drafts[depth]
 
     def seen(self, time_ms: float) -> float:
         noise = self._noise
@@ -254,7 +267,7 @@ def _step(controller: Controller, clock: _Clock, slots: list[_Slot]) -> tuple[St
         shares.append(RowOutcome(row, offer, tree.num_nodes, accepted, emitted, at_leaf))
     num_tokens = len(slots) + sum(tree.num_nodes for tree in trees)
     verify_ms = clock.verify_ms(num_tokens)
-    draft_ms = clock.draft_ms if any(offer.drafter for offer in offers) else 0.0
+    draft_ms = clock.draft_ms(offers)
     outcome = StepOutcome(
         shares, num_tokens, clock.seen(verify_ms), clock.seen(draft_ms) if draft_ms else 0.0, evidence
     )

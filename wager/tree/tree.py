@@ -100,10 +100,13 @@ class Tree:
 
     def clip_depth(self, max_depth: int) -> Tree:
         """Without the nodes deeper than `max_depth`."""
-        keep = self.depths <= max_depth
+        # A kept node's parent is shallower, so it is kept too.
+        return self.only(self.depths <= max_depth)
+
+    def only(self, keep: npt.NDArray[np.bool_]) -> Tree:
+        """The nodes marked in `keep`, in their order. Precondition: with a node its parent is kept."""
         if keep.all():
             return self
-        # A kept node's parent is shallower, so it is kept too; only its index moves.
         place = np.cumsum(keep, dtype=np.int32) - 1
         parents = self.parents[keep]
         moved = np.where(parents == ROOT, ROOT, place[parents]).astype(np.int32)

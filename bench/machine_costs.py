@@ -1,0 +1,185 @@
+"""What a step costs on this machine: a cost curve for `wager simulate`, measured with the engine itself.
+
+A policy of its own takes every size in turn, a few steps each, so that whatever else the machine does weighs
+on all sizes alike. A time is that of the whole step, from one to the next, and so of all that surrounds the
+passes; drafting and arranging are told apart. Called by replay.py; knows no traces.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from wager.bench.runs import Encoded
+from wager.engine.telemetry import StepReport
+from wager.errors import ModelError
+from wager.llm import LLM
+from wager.policy import PLAIN, Controller, Draft, Experience, Offer, Row, StepOutcome
+from wager.policy.base import fixed_forest
+from wager.policy.simple import Plain
+from wager.records import SamplingParams
+from wager.trace import StepCosts, step_costs
+from wager.tree import Forest
+
+CHAINS = (1, 2, 3, 4, 5, 6, 8, 11, 15)
+TREES = (6, 10, 15, 20, 28, 40, 63)
+DWELL = 4
+"""Steps of one size in a row; the first of them, which comes behind another size, is not counted."""
+_LEAST = 4  # samples without which a size is left out
+
+
+class Bet(NamedTuple):
+    """What the sweep verifies; `depth` guesses are asked of the drafter, 0: all it makes."""
+
+    num_nodes: int
+    depth: int = 0
+
+
+def _with_plain(bets: Sequence[Bet], every: int = 4) -> tuple[Bet, ...]:
+    """A plain step before every few bets: it is the measure of all the others."""
+    found: list[Bet] = []
+    for i, bet in enumerate(bets):
+        found += [Bet(0), bet] if i % every == 0 else [bet]
+    return tuple(found)
+
+
+BETS = _with_plain([*(Bet(n, n) for n in CHAINS), *(Bet(n) for n in TREES)])
+
+
+class Sweep(Plain):
+    """Every bet in turn, whatever it is worth."""
+
+    name = "sweep"
+    never_drafts = False
+
+    def __init__(self, experience: Experience) -> None:
+        super().__init__(experience)
+        self._steps = 0
+
+    @property
+    def bet(self) -> Bet:
+        return BETS[self._steps // DWELL % len(BETS)]
+
+    @property
+    def has_settled(self) -> bool:
+        """Whether the step before was of this size too."""
+        return self._steps % DWELL > 0
+
+    @property
+    def rounds(self) -> int:
+        return self._steps // (DWELL * len(BETS))
+
+    def next(self) -> None:
+        self._steps += 1
+
+    def offer(self, rows: Sequence[Row]) -> list[Offer]:
+        bet = self.bet
+        return [
+            Offer(row.drafters[0], bet.depth) if row.drafters and bet.num_nodes else PLAIN for row in rows
+        ]
+
+    def arrange(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
+        return fixed_forest(rows, drafts, self.bet.num_nodes, chain=self.bet.depth > 0)
+
+    def learn(self, outcome: StepOutcome) -> None:
+        """Costs are its whole purpose, and they are not learned but listed."""
+
+
+class Times(NamedTuple):
+    """Milliseconds of a curve: drafts by guesses asked for, passes by tokens."""
+
+    draft: dict[int, float]
+    verify: dict[int, float]
+
+
+@dataclass
+class Samples:
+    """Times seen, in milliseconds."""
+
+    verify: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Steps without their draft, by tokens in the pass."""
+    draft: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Drafting and arranging, by guesses asked for; 0: the whole draft."""
+
+    def times(self) -> Times:
+        """Means of the middle half. Raises ModelError where too little was seen for a curve."""
+        verify, draft = _means(self.verify), _means(self.draft)
+        if 1 not in verify or len(verify) < 2 or not draft:
+            raise ModelError("too few steps were timed for a cost curve")
+        if 0 in draft:
+            # Asked for all its depths a drafter does what it does of itself: two names of one time.
+            whole = draft.pop(0)
+            draft[max(draft, default=1)] = whole
+        return Times(draft, verify)
+
+    def curve(self, name: str = "measured") -> StepCosts:
+        return step_costs(name, *self.times())
+
+    @property
+    def spread(self) -> float:
+        """How steps scatter around their size's median: the median deviation (log), scaled as if normal."""
+        logs = [
+            abs(math.log(ms / statistics.median(seen)))
+            for seen in self.verify.values()
+            if len(seen) >= _LEAST
+            for ms in seen
+        ]
+        return 1.4826 * statistics.median(logs) if logs else 0.0
+
+
+def _means(samples: dict[int, list[float]]) -> dict[int, float]:
+    return {size: middle_mean(seen) for size, seen in sorted(samples.items()) if len(seen) >= _LEAST}
+
+
+def middle_mean(values: Sequence[float]) -> float:
+    """The mean without the lowest and highest quarter: stalls do not count, two levels count by share."""
+    cut = len(values) // 4
+    return statistics.fmean(sorted(values)[cut : len(values) - cut])
+
+
+def sweep(
+    llm: LLM, prompts: Sequence[Encoded], params: SamplingParams, samples: Samples, rounds: int
+) -> None:
+    """Answer the prompts over and over until every bet had its turn `rounds` times; adds to `samples`."""
+    policy = Sweep(Experience())
+    with _at_the_engine(llm, policy, samples):
+        while policy.rounds < rounds:
+            for one in prompts:
+                (output,) = llm.generate(one.token_ids, params)
+                if output.error:
+                    raise ModelError(output.error)
+                if policy.rounds >= rounds:
+                    return
+
+
+@contextmanager
+def _at_the_engine(llm: LLM, policy: Sweep, samples: Samples) -> Iterator[None]:
+    """The engine with the sweep for its policy; every step that took the bet as meant is listed."""
+    engine, last = llm.engine, time.perf_counter()
+
+    def note(report: StepReport) -> None:
+        nonlocal last
+        now = time.perf_counter()
+        wall_ms, last = (now - last) * 1e3, now
+        if report.num_tokens - report.num_nodes > 1:
+            return  # a prompt
+        if policy.has_settled and report.num_nodes == policy.bet.num_nodes:
+            draft_ms = report.stage_ms["draft"] + report.stage_ms["arrange"]
+            samples.verify[report.num_tokens].append(wall_ms - draft_ms)
+            if report.num_drafting:
+                samples.draft[policy.bet.depth].append(draft_ms)
+        policy.next()
+
+    own = engine.controller, engine.telemetry.listener
+    engine.controller, engine.telemetry.listener = Controller("ar"), note
+    engine.controller.policy = policy
+    try:
+        yield
+    finally:
+        engine.controller, engine.telemetry.listener = own

@@ -1,0 +1,139 @@
+"""The official `anthropic` client against the server: messages, streams, tools, thinking, errors, leaving."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import pytest
+from anthropic import Anthropic
+
+from tests.server.harness import Served, wait_until
+
+MESSAGES: Any = [{"role": "user", "content": "The quick brown fox"}]
+COLOURS = ["red", "green", "blue"]
+SCHEMA = {
+    "type": "object",
+    "properties": {"colour": {"enum": COLOURS}},
+    "required": ["colour"],
+    "additionalProperties": False,
+}
+TOOL: Any = {"name": "paint", "description": "Paints the wall.", "input_schema": SCHEMA}
+
+
+@pytest.fixture(scope="module")
+def client(server: Served) -> Iterator[Anthropic]:
+    with Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=60) as made:
+        yield made
+
+
+def ask(client: Anthropic, **options: Any) -> Any:
+    return client.messages.create(**asked(**options))
+
+
+def asked(**options: Any) -> dict[str, Any]:
+    """This client has no temperature of its own."""
+    extra = {"temperature": 0, **options.pop("extra_body", {})}
+    return {"model": "tiny", "messages": MESSAGES, "max_tokens": 16, "extra_body": extra, **options}
+
+
+def test_a_message(client: Anthropic) -> None:
+    found = ask(client, system="Be brief.", metadata={"user_id": "u"})
+    assert found.role == "assistant" and found.type == "message" and found.model == "tiny"
+    [block] = found.content
+    assert block.type == "text" and block.text
+    assert found.usage.output_tokens <= 16 and found.stop_reason in ("max_tokens", "end_turn")
+    assert found.metrics["speculative_decoding"]["mode"] == "auto"
+
+
+def test_a_stream_says_the_same(client: Anthropic) -> None:
+    whole = ask(client)
+    with client.messages.stream(**asked()) as stream:
+        text = "".join(stream.text_stream)
+        final = stream.get_final_message()
+    assert text == whole.content[0].text
+    assert final.stop_reason == whole.stop_reason and final.usage.output_tokens == whole.usage.output_tokens
+
+
+def test_a_stop_sequence(client: Anthropic) -> None:
+    text = ask(client).content[0].text
+    found = ask(client, stop_sequences=[text[2:4]])
+    assert found.stop_reason == "stop_sequence" and found.stop_sequence == text[2:4]
+
+
+def test_an_answer_is_continued(client: Anthropic) -> None:
+    begun = [*MESSAGES, {"role": "assistant", "content": "jumps over"}]
+    assert ask(client, messages=begun).content[0].type == "text"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "paint"}], ids=str)
+def test_a_tool_is_called(client: Anthropic, choice: Any, stream: bool) -> None:
+    one = {**choice, "disable_parallel_tool_use": True}
+    options: Any = {"tools": [TOOL], "tool_choice": one, "max_tokens": 200}
+    if stream:
+        with client.messages.stream(**asked(**options)) as running:
+            found = running.get_final_message()
+    else:
+        found = ask(client, **options)
+    [use] = found.content
+    assert found.stop_reason == "tool_use" and use.type == "tool_use" and use.name == "paint"
+    assert use.input["colour"] in COLOURS
+    back = [
+        *MESSAGES,
+        {"role": "assistant", "content": [use.model_dump()]},
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": use.id, "content": [{"type": "text", "text": "done"}]},
+                {"type": "text", "text": "Thanks."},
+            ],
+        },
+    ]
+    assert ask(client, messages=back, tools=[TOOL]).usage.input_tokens > found.usage.input_tokens
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_thinking_is_a_block_of_its_own(client: Anthropic, stream: bool) -> None:
+    options: Any = {
+        "thinking": {"type": "enabled", "budget_tokens": 6},
+        "max_tokens": 24,
+        "extra_body": {"seed": 7, "temperature": 1},
+    }
+    if stream:
+        with client.messages.stream(**asked(**options)) as running:
+            found = running.get_final_message()
+    else:
+        found = ask(client, **options)
+    assert found.content[0].type == "thinking"
+    assert found.content[0].signature
+    assert found.metrics["thinking"]["budget"] == 6
+    back = [*MESSAGES, {"role": "assistant", "content": [b.model_dump() for b in found.content]}, *MESSAGES]
+    assert ask(client, messages=back).content
+
+
+def test_without_being_told_it_does_not_think(client: Anthropic) -> None:
+    assert {block.type for block in ask(client, max_tokens=40).content} == {"text"}
+
+
+def test_counting(client: Anthropic) -> None:
+    counted = client.messages.count_tokens(model="tiny", messages=MESSAGES, system="Be brief.", tools=[TOOL])
+    assert counted.input_tokens == ask(client, system="Be brief.", tools=[TOOL]).usage.input_tokens
+
+
+def test_errors_have_their_classes(client: Anthropic) -> None:
+    with pytest.raises(anthropic.BadRequestError) as bad:
+        ask(client, extra_body={"temperature": -1})
+    assert bad.value.body["type"] == "error" and bad.value.body["error"]["type"] == "invalid_request_error"
+    with pytest.raises(anthropic.NotFoundError) as missing:
+        ask(client, model="other")
+    assert missing.value.body["error"]["type"] == "not_found_error"
+    with pytest.raises(anthropic.BadRequestError):
+        ask(client, messages=[{"role": "user", "content": [{"type": "image", "source": {}}]}])
+    with pytest.raises(anthropic.BadRequestError):
+        ask(client, tools=[TOOL], tool_choice={"type": "tool", "name": "wash"})
+
+
+def test_leaving_a_stream_frees_its_place(client: Anthropic, server: Served) -> None:
+    with client.messages.stream(**asked(max_tokens=900)) as stream:
+        next(iter(stream))
+    wait_until(lambda: not server.engine.scheduler.has_work and server.service.bridge.num_open == 0)

@@ -1,0 +1,405 @@
+"""Grammars: what is refused and how, masks along trees, ends, and thinking in front of a grammar."""
+
+import json
+import random
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wager.errors import RequestError
+from wager.records import GrammarSpec, SamplingParams, ThinkingLimit
+from wager.text.constraint import Constraint
+from wager.text.grammar import MAX_KNOWN, MAX_TEXT, Grammars, json_spec
+from wager.text.tokenizer import Tokenizer
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 5},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "tags": {"type": "array", "items": {"enum": ["a", "ab", "b"]}, "maxItems": 3},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+LINKED = {
+    "$ref": "#/$defs/node",
+    "$defs": {
+        "node": {
+            "type": "object",
+            "properties": {"next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}},
+            "required": ["next"],
+            "additionalProperties": False,
+        }
+    },
+}
+SPECS = {
+    "object": json_spec(PERSON),
+    "recursive": json_spec(LINKED),
+    "regex": GrammarSpec("regex", r"(yes|yesterday|no)( [a-z]{1,4}){1,2}\."),
+    "lark": GrammarSpec("lark", 'start: "<" WORD ">" ("," WORD){0,3}\nWORD: /[a-z]{1,4}/'),
+}
+
+
+@pytest.fixture(scope="module")
+def grammars(byte_level: Tokenizer) -> Grammars:
+    return make_grammars(byte_level)
+
+
+def make_grammars(tokenizer: Tokenizer | None) -> Grammars:
+    size = 340 if tokenizer is None else tokenizer.vocab_size + 10
+    return Grammars(tokenizer, size, () if tokenizer is None else tokenizer.eos_ids)
+
+
+def begin(grammars: Grammars, spec: GrammarSpec, thinking: ThinkingLimit | None = None) -> Constraint:
+    found = grammars.begin(SamplingParams(grammar=spec, thinking=thinking))
+    assert found is not None
+    return found
+
+
+def follow(constraint: Constraint, tokens: list[int], forced: tuple[int, ...] = ()) -> None:
+    constraint.follow(tokens, ["forced" if i in forced else "target" for i in range(len(tokens))])
+
+
+def allowed(constraint: Constraint) -> set[int]:
+    return bits(constraint.masks([], [])[0])
+
+
+def bits(mask: Any) -> set[int]:
+    return set(np.flatnonzero(np.unpackbits(mask, bitorder="little")).tolist())
+
+
+def write(constraint: Constraint, rng: random.Random, end: int, most: int = 400) -> list[int]:
+    """A text drawn from the masks alone."""
+    tokens: list[int] = []
+    while len(tokens) < most:
+        tokens.append(rng.choice(sorted(allowed(constraint))))
+        follow(constraint, tokens)
+        if tokens[-1] == end:
+            break
+    return tokens
+
+
+def end_of(tokenizer: Tokenizer) -> int:
+    (end,) = tokenizer.eos_ids
+    return end
+
+
+# -- texts
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_text_the_masks_allow_fits_the_schema(
+    grammars: Grammars, byte_level: Tokenizer, seed: int
+) -> None:
+    tokens = write(begin(grammars, SPECS["object"]), random.Random(seed), end_of(byte_level))
+    assert tokens[-1] == end_of(byte_level)
+    value = json.loads(byte_level.decode(tokens))
+    assert set(value) <= {"name", "age", "tags"} and {"name", "age"} <= set(value)
+    assert len(value["name"]) <= 5 and 0 <= value["age"] <= 120
+    assert set(value.get("tags", ())) <= {"a", "ab", "b"} and len(value.get("tags", ())) <= 3
+
+
+def test_blanks_cannot_go_on_for_ever(grammars: Grammars, byte_level: Tokenizer) -> None:
+    constraint = begin(grammars, SPECS["object"])
+    tokens = byte_level.encode("{", add_special=False)
+    follow(constraint, tokens)
+    blanks = {i for i in range(byte_level.vocab_size) if not byte_level.decode([i]).strip()}
+    for _ in range(40):
+        found = sorted(allowed(constraint) & blanks - {end_of(byte_level)})
+        if not found:
+            return
+        tokens.append(found[0])
+        follow(constraint, tokens)
+    raise AssertionError("blanks are allowed without end")
+
+
+def test_a_recursive_schema_is_followed(grammars: Grammars, byte_level: Tokenizer) -> None:
+    constraint = begin(grammars, SPECS["recursive"])
+    text = '{"next": {"next": {"next": null}}}'
+    follow(constraint, byte_level.encode(text, add_special=False))
+    assert constraint.problem is None
+    assert allowed(constraint) == {end_of(byte_level)}
+
+
+def test_only_the_end_follows_the_end_of_the_grammar(grammars: Grammars, byte_level: Tokenizer) -> None:
+    constraint = begin(grammars, SPECS["regex"])
+    tokens = byte_level.encode("no way", add_special=False)
+    follow(constraint, tokens)
+    assert end_of(byte_level) not in allowed(constraint)
+    tokens += byte_level.encode(".", add_special=False)
+    follow(constraint, tokens)
+    assert allowed(constraint) == {end_of(byte_level)}
+    assert constraint.permitted([end_of(byte_level), tokens[0], tokens[0]], [-1, 0, -1]) == [
+        True,
+        False,
+        False,
+    ]
+
+
+def test_tokens_the_model_has_and_the_tokenizer_has_not_are_not_allowed(
+    grammars: Grammars, byte_level: Tokenizer
+) -> None:
+    found = allowed(begin(grammars, GrammarSpec("regex", "(?s:.*)")))
+    assert max(found) < byte_level.vocab_size
+    assert byte_level.token_id("<|start|>") not in found
+
+
+def test_a_text_that_leaves_the_grammar_is_a_problem(grammars: Grammars, byte_level: Tokenizer) -> None:
+    constraint = begin(grammars, SPECS["object"])
+    follow(constraint, byte_level.encode("hello", add_special=False))
+    assert constraint.problem is not None and "grammar" in constraint.problem
+    constraint.masks([1], [-1])  # and nothing raises later
+
+
+# -- trees
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> tuple[list[int], list[float]]:
+    """Parents, and for every node where to draw its token from."""
+    count = draw(st.integers(1, 10))
+    parents = [draw(st.integers(-1, i - 1)) for i in range(count)]
+    return parents, [draw(st.floats(0, 1)) for _ in range(count)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    name=st.sampled_from(sorted(SPECS)), seed=st.integers(0, 10**6), tree=trees(), length=st.integers(0, 30)
+)
+def test_each_node_is_masked_for_its_own_path(
+    byte_level: Tokenizer, name: str, seed: int, tree: tuple[list[int], list[float]], length: int
+) -> None:
+    """Against a constraint of its own that follows the whole path from the beginning."""
+    end, rng = end_of(byte_level), random.Random(seed)
+    grammars = _grammars_of(byte_level)
+    constraint = begin(grammars, SPECS[name])
+    text = write(constraint, rng, end, length)
+    text = text[:-1] if text and text[-1] == end else text
+    constraint = begin(grammars, SPECS[name])
+    follow(constraint, text)
+    parents, draws = tree
+    tokens: list[int] = []
+    paths: list[list[int]] = []
+    wanted: list[bool] = []
+    for parent, where in zip(parents, draws, strict=True):
+        before = paths[parent] if parent >= 0 else []
+        usual = sorted(_mask_behind(grammars, name, [*text, *before], end))
+        # Every fourth or so is any token at all.
+        token = usual[int(where * 1.3 * len(usual))] if usual and where < 0.76 else rng.randrange(320)
+        tokens.append(token)
+        paths.append([*before, token])
+        wanted.append((parent < 0 or wanted[parent]) and token in usual)
+    found = constraint.permitted(tokens, parents)
+    masks = constraint.masks(tokens, parents)
+    assert [a or not b for a, b in zip(found, wanted, strict=True)] == [True] * len(tokens)
+    assert bits(masks[0]) == _mask_behind(grammars, name, text, end)
+    for node, path in enumerate(paths):
+        if wanted[node] and path[-1] != end:
+            assert bits(masks[node + 1]) == _mask_behind(grammars, name, [*text, *path], end)
+    # The walk left no trace.
+    assert bits(constraint.masks([], [])[0]) == bits(masks[0])
+    assert constraint.problem is None
+
+
+def _mask_behind(grammars: Grammars, name: str, tokens: list[int], end: int) -> set[int]:
+    if end in tokens:
+        return set()
+    fresh = begin(grammars, SPECS[name])
+    for i in range(len(tokens)):
+        follow(fresh, tokens[: i + 1])
+    return set() if fresh.problem else allowed(fresh)
+
+
+_made: dict[int, Grammars] = {}
+
+
+def _grammars_of(tokenizer: Tokenizer) -> Grammars:
+    return _made.setdefault(id(tokenizer), make_grammars(tokenizer))
+
+
+def test_a_long_chain_is_walked(grammars: Grammars, byte_level: Tokenizer) -> None:
+    constraint = begin(grammars, GrammarSpec("regex", "[a-z]*"))
+    (letter,) = byte_level.encode("q", add_special=False)
+    count = 1500
+    assert all(constraint.permitted([letter] * count, list(range(-1, count - 1))))
+
+
+# -- thinking
+
+
+def thinking(**values: Any) -> ThinkingLimit:
+    return ThinkingLimit(**{"budget": None, "open_ids": (20, 21), "close_ids": (30, 31), **values})
+
+
+def test_the_grammar_begins_behind_the_thinking(grammars: Grammars, byte_level: Tokenizer) -> None:
+    constraint = begin(grammars, SPECS["object"], thinking(starts_open=True))
+    free = set(range(byte_level.vocab_size + 10)) - {end_of(byte_level)}
+    assert allowed(constraint) == free
+    follow(constraint, [50, 30, 50, 30])
+    assert allowed(constraint) == free
+    (brace,) = byte_level.encode("{", add_special=False)
+    tokens, parents = [31, brace, 50, 50], [-1, 0, 0, -1]
+    assert constraint.permitted(tokens, parents) == [True, True, False, True]
+    masks = constraint.masks(tokens, parents)
+    start = allowed(begin(grammars, SPECS["object"]))
+    assert bits(masks[0]) == bits(masks[4]) == free and bits(masks[1]) == start
+    follow(constraint, [50, 30, 50, 30, 31])
+    assert allowed(constraint) == start
+    assert end_of(byte_level) not in start
+
+
+def test_no_end_inside_the_thinking(grammars: Grammars, byte_level: Tokenizer) -> None:
+    constraint = begin(grammars, SPECS["object"], thinking(starts_open=True))
+    assert constraint.permitted([50, end_of(byte_level)], [-1, 0]) == [True, False]
+
+
+def test_thinking_may_be_opened_at_the_beginning_alone(grammars: Grammars, byte_level: Tokenizer) -> None:
+    constraint = begin(grammars, SPECS["object"], thinking())
+    start = allowed(begin(grammars, SPECS["object"]))
+    assert allowed(constraint) == start | {20}
+    brace = min(start)
+    assert constraint.permitted([20, 21, 50, brace, 20], [-1, 0, 1, -1, 3]) == [True, True, True, True, False]
+    masks = constraint.masks([20, 21], [-1, 0])
+    assert bits(masks[1]) == {21}
+    assert end_of(byte_level) not in bits(masks[2]) and 50 in bits(masks[2])
+    follow(constraint, [20, 21, 50, 30, 31, brace])
+    assert constraint.problem is None
+
+
+def test_an_open_mark_that_does_not_come_belongs_to_the_grammar(
+    grammars: Grammars, byte_level: Tokenizer
+) -> None:
+    """Where the mark's first tokens are text of the grammar too."""
+    ids = byte_level.encode("<think>", add_special=False)
+    assert len(ids) > 2
+    any_text = GrammarSpec("regex", "[<a-z ]+")
+    constraint = begin(grammars, any_text, thinking(open_ids=tuple(ids)))
+    follow(constraint, ids[:2])
+    plain = begin(grammars, any_text)
+    follow(plain, ids[:2])
+    assert allowed(constraint) == allowed(plain) | {ids[2]}
+    (other,) = byte_level.encode("q", add_special=False)
+    follow(constraint, [*ids[:2], other])
+    follow(plain, [*ids[:2], other])
+    assert allowed(constraint) == allowed(plain)
+    assert constraint.problem is None
+    again = begin(grammars, any_text, thinking(open_ids=tuple(ids)))
+    assert again.permitted([ids[0], end_of(byte_level)], [-1, 0]) == [True, True]
+
+
+def test_a_forced_close_is_no_part_of_the_grammar(grammars: Grammars, byte_level: Tokenizer) -> None:
+    limit = thinking(starts_open=True, close_ids=(40, 30, 31, 41), natural_ids=(30, 31))
+    constraint = begin(grammars, SPECS["object"], limit)
+    follow(constraint, [50, 51, 40, 30, 31, 41], forced=(2, 3, 4, 5))
+    assert constraint.problem is None
+    assert allowed(constraint) == allowed(begin(grammars, SPECS["object"]))
+
+
+# -- what is refused
+
+REFUSED = [
+    (json_spec({"type": "dict"}), "JSON schema is refused: Invalid type: dict"),
+    (json_spec({"not": {"type": "string"}}), 'Unimplemented keys: \\["not"\\]'),
+    (json_spec({"type": "array", "uniqueItems": True}), "uniqueItems"),
+    (json_spec({"type": "string", "format": "weird"}), "Unknown format: weird"),
+    (json_spec({"not": {}, "x-guidance": {"lenient": True}}), "Unimplemented"),
+    (json_spec({"$ref": "http://example.com/schema"}), "example.com"),
+    (json_spec({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}), "no text follows it"),
+    (GrammarSpec("json_schema", "[1]"), "object"),
+    (json_spec({"enum": []}), "[Uu]nsatisfiable"),
+    (json_spec({"type": "string", "pattern": "(?=a)b"}), "look-around"),
+    (GrammarSpec("json_schema", "{broken"), "JSON schema is refused"),
+    (GrammarSpec("json_schema", '{"items":' * 3000 + "{}" + "}" * 3000), "recursion limit"),
+    (GrammarSpec("json_schema", '{"enum":["' + "a" * MAX_TEXT + '"]}'), f"at most {MAX_TEXT}"),
+    (GrammarSpec("regex", "(a"), "regular expression is refused: unclosed group"),
+    (GrammarSpec("regex", "(?=a)b"), "look-around"),
+    (GrammarSpec("lark", "nonsense"), "Lark grammar is refused: .*Expected token ':'"),
+    (GrammarSpec("lark", 'start: start "a"'), "no text follows it"),
+    (GrammarSpec("lark", "start: <|nobody|>"), "special token"),
+]
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"), REFUSED, ids=[f"{s.kind}-{i}" for i, (s, _) in enumerate(REFUSED)]
+)
+def test_what_cannot_be_used_is_refused_in_one_clear_line(
+    grammars: Grammars, spec: GrammarSpec, message: str
+) -> None:
+    with pytest.raises(RequestError, match=message) as caught:
+        grammars.check(spec)
+    assert caught.value.field == "grammar"
+    assert len(str(caught.value)) < 300 and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("schema", ["text", 3, None, True, [1], {"enum": [object()]}])
+def test_what_is_no_schema_is_refused(schema: object) -> None:
+    with pytest.raises(RequestError, match="grammar"):
+        json_spec(schema)
+
+
+def test_a_schema_too_deep_to_write_down_is_refused() -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(100_000):
+        schema = {"items": schema}
+    with pytest.raises(RequestError, match="grammar"):
+        json_spec(schema)
+
+
+@pytest.mark.parametrize("values", [{"ignore_eos": True}, {"min_tokens": 3}])
+def test_the_grammar_alone_says_where_the_text_ends(grammars: Grammars, values: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match=f"{next(iter(values))}.*grammar"):
+        grammars.begin(SamplingParams(grammar=SPECS["regex"], **values))
+
+
+def test_a_model_must_have_a_tokenizer_and_an_end(byte_level: Tokenizer) -> None:
+    with pytest.raises(RequestError, match="no tokenizer"):
+        make_grammars(None).check(SPECS["regex"])
+    with pytest.raises(RequestError, match="no end token"):
+        Grammars(byte_level, 400, ()).check(SPECS["regex"])
+
+
+def test_a_tokenizer_that_cannot_follow_a_grammar_is_refused(metaspaced: Tokenizer) -> None:
+    with pytest.raises(RequestError, match="tokenizer cannot follow a grammar"):
+        Grammars(metaspaced, 6, (0,)).check(SPECS["regex"])
+
+
+def test_without_the_library_the_message_says_how_to_get_it(
+    byte_level: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(RequestError, match="pip install"):
+        make_grammars(byte_level).check(SPECS["regex"])
+
+
+# -- remembering
+
+
+def test_a_grammar_is_compiled_once(byte_level: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    grammars = make_grammars(byte_level)
+    compiled: list[GrammarSpec] = []
+    compile_one = grammars._compile
+    monkeypatch.setattr(grammars, "_compile", lambda spec: compiled.append(spec) or compile_one(spec))
+    for _ in range(3):
+        grammars.check(SPECS["regex"])
+        begin(grammars, GrammarSpec("regex", SPECS["regex"].text))
+    assert compiled == [SPECS["regex"]]
+    for i in range(MAX_KNOWN):
+        grammars.check(GrammarSpec("regex", f"a{i}"))
+    grammars.check(SPECS["regex"])
+    assert compiled[-1] == SPECS["regex"] and len(compiled) == MAX_KNOWN + 2
+
+
+def test_sequences_do_not_share_their_place(grammars: Grammars, byte_level: Tokenizer) -> None:
+    first, second = begin(grammars, SPECS["regex"]), begin(grammars, SPECS["regex"])
+    start = allowed(second)
+    follow(first, byte_level.encode("no", add_special=False))
+    assert allowed(second) == start != allowed(first)
+
+
+def test_without_a_grammar_there_is_no_constraint(grammars: Grammars) -> None:
+    assert grammars.begin(SamplingParams()) is None

@@ -1,0 +1,91 @@
+"""What a step tells the callers: the event of one request, and where each of its tokens came from.
+
+Made when a verdict is delivered, of what the row and its sequence already know; it changes neither. engine.py
+hands the events out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from collections.abc import Sequence as Many
+from typing import NamedTuple
+
+from wager.draft.base import Proposal
+from wager.engine.rows import StepRow
+from wager.engine.sequence import Finish, Origin, Sequence
+from wager.policy import Account
+from wager.records import CloseReport, TokenDetail
+from wager.target import Choices
+
+
+class Event(NamedTuple):
+    """What a step gave one request. The last event of a request has `finish` set; there is exactly one."""
+
+    request_id: Hashable
+    token_ids: tuple[int, ...] = ()
+    text: str = ""
+    origins: tuple[Origin, ...] = ()
+    bet: int = 0
+    finish: Finish | None = None
+    error: str | None = None
+    sequence: Sequence | None = None
+    """The whole state, on the last event."""
+    account: Account | None = None
+    details: tuple[TokenDetail, ...] = ()
+    """One per token, where the request asked for them."""
+
+    @property
+    def close(self) -> CloseReport | None:
+        """What became of its thinking, on the last event of a request that limits or counts it."""
+        return None if self.sequence is None else self.sequence.close
+
+    @property
+    def repeat_stopped(self) -> bool:
+        """On the last event: whether it was ended because its answer did nothing but repeat itself."""
+        return self.sequence is not None and self.sequence.repeat_stopped
+
+
+def event_since(sequence: Sequence, num_tokens: int, num_text: int, row: StepRow | None = None) -> Event:
+    """What a sequence has now and had not yet when it had so many tokens and so much text.
+
+    `row` is the step's; None where there was none: forced tokens before the first step.
+    """
+    num_output = num_tokens - sequence.num_prompt
+    token_ids, origins = tuple(sequence.tokens[num_tokens:]), tuple(sequence.origins[num_output:])
+    bet = 0 if row is None else row.tree.num_nodes
+    details: tuple[TokenDetail, ...] = ()
+    if sequence.params.token_details:
+        details = details_of(token_ids, origins, bet, None if row is None else row.proposal)
+    text = sequence.text[num_text:]
+    return Event(sequence.request_id, token_ids, text, origins, bet, details=details)
+
+
+def details_of(
+    token_ids: Many[int], origins: Many[Origin], bet: int, proposal: Proposal | None
+) -> tuple[TokenDetail, ...]:
+    """Guesses come first, the i-th from depth i + 1."""
+    found = []
+    for place, (token, origin) in enumerate(zip(token_ids, origins, strict=True)):
+        is_guess = origin is Origin.GUESS
+        confidence = _confidence(proposal, place, token) if is_guess else None
+        found.append(TokenDetail(origin.value, bet, place + 1 if is_guess else 0, confidence))
+    return tuple(found)
+
+
+def _confidence(proposal: Proposal | None, place: int, token: int) -> float | None:
+    """The drafter's probability of this token at this depth; None where it has none."""
+    if proposal is None or proposal.logprobs is None:
+        return None
+    candidates: list[int] = proposal.token_ids[place].tolist()
+    if token not in candidates:
+        return None
+    return min(math.exp(float(proposal.logprobs[place][candidates.index(token)])), 1.0)
+
+
+def note_choices(sequence: Sequence, emitted: int, choices: Choices, places: Many[int]) -> None:
+    """Log-probabilities of what was emitted and the target's confidence, from the path's judged places."""
+    if choices.logprobs:
+        sequence.logprobs += [choices.logprobs[place] for place in places[:emitted]]
+    if choices.top_p1:
+        sequence.target_p1 = choices.top_p1[places[-1]]

@@ -1,0 +1,111 @@
+// The conversation: sends prompts, shows answers, keeps the history that goes with the next message. Text to continue
+// stands alone and is no part of the history.
+
+import { answer } from "./api.js";
+import { Answer, looksLikeCode } from "./answer.js";
+import { el } from "./dom.js";
+import { exampleCards } from "./examples.js";
+
+const NEAR_END_PX = 90;
+
+export class Chat {
+  constructor(place, scroller, settings, { onExample, onBusy }) {
+    Object.assign(this, { place, scroller, settings, onExample, onBusy });
+    this.abort = null;
+    this.clear();
+  }
+
+  get busy() {
+    return this.abort !== null;
+  }
+
+  clear() {
+    this.stop();
+    this.history = [];
+    this.answers = [];
+    this.place.replaceChildren(this.#welcome());
+  }
+
+  stop() {
+    this.abort?.abort();
+  }
+
+  redraw() {
+    for (const one of this.answers) one.drawRibbon();
+  }
+
+  async send(prompt) {
+    const request = this.settings.request();
+    const chat = this.settings.kind === "chat";
+    const shown = this.#begin(prompt, chat, request);
+    const messages = [...this.history, { role: "user", content: prompt }];
+    const body = chat ? { ...request, messages } : { ...request, prompt };
+    const state = await this.#follow(body, shown);
+    if (chat && state !== "failed") this.history = [...messages, { role: "assistant", content: shown.content }];
+    if (state === "failed") this.#offerRetry(shown, prompt);
+  }
+
+  #begin(prompt, chat, request) {
+    this.place.querySelector(".welcome")?.remove();
+    const budget = request.thinking?.budget_tokens ?? null;
+    const given = chat ? "" : prompt;
+    const mono = !chat && looksLikeCode(prompt);
+    const shown = new Answer({ label: "Answer", budget, given, mono, explain: !this.answers.length });
+    if (chat) this.place.append(el("div", { class: "asked" }, prompt));
+    this.place.append(shown.node);
+    this.answers.push(shown);
+    this.scroller.scrollTop = this.scroller.scrollHeight;
+    return shown;
+  }
+
+  // Runs one request to its end and says how it ended.
+  async #follow(body, shown) {
+    const abort = (this.abort = new AbortController());
+    this.onBusy(true);
+    let [state, sentence] = ["done", ""];
+    shown.start();
+    try {
+      for await (const chunk of answer(body, abort.signal)) this.#keepingEndInView(() => shown.feed(chunk));
+    } catch (error) {
+      [state, sentence] = abort.signal.aborted ? ["stopped", ""] : ["failed", error.message];
+    }
+    this.abort = null;
+    this.#keepingEndInView(() => shown.end(state, sentence));
+    this.onBusy(false);
+    return state;
+  }
+
+  #offerRetry(shown, prompt) {
+    const again = () => {
+      const asked = shown.node.previousElementSibling;
+      if (asked?.classList.contains("asked")) asked.remove();
+      shown.node.remove();
+      this.answers = this.answers.filter((one) => one !== shown);
+      if (!this.busy) this.send(prompt);
+    };
+    shown.problem.append(el("button", { type: "button", class: "quiet small", onclick: again }, "Try again"));
+  }
+
+  #keepingEndInView(change) {
+    const { scroller } = this;
+    const near = scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < NEAR_END_PX;
+    change();
+    if (near) scroller.scrollTop = scroller.scrollHeight;
+  }
+
+  #welcome() {
+    return el(
+      "div",
+      { class: "welcome" },
+      el("h2", {}, "Watch the bets."),
+      el(
+        "p",
+        {},
+        "A small drafter guesses the next tokens; the target checks them all in one pass and keeps what it would " +
+          "have written itself. Wager decides at every step how much to guess. The text is the same, only sooner.",
+      ),
+      exampleCards(this.onExample),
+      el("p", { class: "toy", hidden: true }, ""),
+    );
+  }
+}

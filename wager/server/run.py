@@ -1,0 +1,114 @@
+"""Runs the application under uvicorn: the socket, the signals, the drain, and how it ends.
+
+The socket is bound before the model is loaded, so that a taken port is known at once, and the banner is
+written when requests can be answered. The first SIGTERM or interrupt begins the drain, a second one cuts it
+short. Only `wager serve` calls it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from wager.errors import InputError
+from wager.resolve import Resolved
+from wager.server.app import make_app
+from wager.server.service import Service, loud
+from wager.server_config import ServeConfig
+
+log = logging.getLogger("wager.server")
+
+_BACKLOG = 2048
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which drains before it stops."""
+
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self._service = service
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are taken by `serve`; they call `stop`."""
+        yield
+
+    def stop(self) -> None:
+        """The first time, let what runs come to its end; the second time, end it."""
+        service = self._service
+        if self.should_exit:
+            self.force_exit = True
+            service.bridge.abort_all()
+            return
+        log.info("stopping: no new requests are taken, those that run have %g s", service.config.drain_s)
+        service.drain()
+        asyncio.get_running_loop().call_later(service.config.drain_s, service.bridge.abort_all)
+        self.should_exit = True
+
+
+def web_server(service: Service) -> Server:
+    """The application in its server."""
+    config = uvicorn.Config(
+        make_app(service),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=round(service.config.drain_s) + 5,
+        ws="none",
+    )
+    return Server(config, service)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises InputError where there is none to be had."""
+    sock = None
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        sock = socket.socket(family, kind, protocol)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(_BACKLOG)
+    except OSError as error:
+        if sock is not None:
+            sock.close()
+        raise InputError(f"cannot listen on {host}:{port}: {error.strerror or error}", "port") from error
+    return sock
+
+
+def serve(settings: Resolved[ServeConfig], on_ready: Callable[[Service, int], None]) -> None:
+    """Run until stopped; `on_ready` is told once requests can be answered, and on which port."""
+    config = settings.config.server
+    sock = bind(config.host, config.port)
+    port = sock.getsockname()[1]
+    try:
+        asyncio.run(_serve(settings, sock, lambda service: on_ready(service, port)))
+    finally:
+        sock.close()
+
+
+async def _serve(
+    settings: Resolved[ServeConfig], sock: socket.socket, on_ready: Callable[[Service], None]
+) -> None:
+    service = Service(settings)
+    server = web_server(service)
+    failed: list[BaseException] = []
+
+    def fail(error: BaseException) -> None:
+        failed.append(error)
+        server.should_exit = True
+
+    service.on_failed = fail
+    service.on_ready = lambda: on_ready(service)
+    loop = asyncio.get_running_loop()
+    for one in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(one, server.stop)
+    await server.serve([sock])
+    if failed:
+        raise loud(failed[0])
