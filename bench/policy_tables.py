@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.pages import markdown, with_table
 from bench.results import ROOT
 
 Entry = dict[str, Any]
@@ -69,12 +69,6 @@ def _temperature(entry: Entry) -> str:
     return f"{digits[0]}.{digits[1:]}" if len(digits) > 1 else digits
 
 
-def _markdown(head: Sequence[str], lines: Iterable[Sequence[str]], *, words: int = 1) -> str:
-    """A table whose first `words` columns are words and the rest numbers."""
-    rule = ["---"] * words + ["---:"] * (len(head) - words)
-    return "\n".join(f"| {' | '.join(line)} |" for line in [head, rule, *lines])
-
-
 def summary_table(entries: Sequence[Entry]) -> str:
     """A line per condition."""
     head = (
@@ -96,7 +90,7 @@ def summary_table(entries: Sequence[Entry]) -> str:
         )
         for one in summaries(entries)
     ]
-    return _markdown(head, lines)
+    return markdown(head, lines)
 
 
 def policy_table(entries: Sequence[Entry]) -> str:
@@ -112,7 +106,7 @@ def policy_table(entries: Sequence[Entry]) -> str:
         slowest = min(entry["speedup"][policy] for entry in quiet)
         name = "best fixed, in hindsight" if policy == "best-fixed" else f"`{policy}`"
         lines.append((name, *(f"{mean:.2f}" for mean in means), f"{slowest:.3f}"))
-    return _markdown(("policy", *(f"`{curve}`" for curve in curves), "slowest cell"), lines)
+    return markdown(("policy", *(f"`{curve}`" for curve in curves), "slowest cell"), lines)
 
 
 def cell_table(entries: Sequence[Entry]) -> str:
@@ -129,7 +123,7 @@ def cell_table(entries: Sequence[Entry]) -> str:
         best = f"{speedup['best-fixed']:.2f} ({entry['best_fixed']})"
         place = (entry["kind"], _temperature(entry), entry["costs"])
         lines.append((*place, best, *(f"{number:.2f}" for number in numbers)))
-    return _markdown(head, lines, words=3)
+    return markdown(head, lines, words=3)
 
 
 Table = Callable[[Sequence[Entry]], str]
@@ -142,18 +136,10 @@ def read_entries(result: Path) -> list[Entry]:
     return entries
 
 
-def place_of(name: str) -> re.Pattern[str]:
-    """Where a table stands: between its two comment lines."""
-    return re.compile(rf"(?<=<!-- table: {name} -->\n).*?(?=\n<!-- end -->)", re.DOTALL)
-
-
 def rewritten(text: str, names: Iterable[str], entries: Sequence[Entry]) -> str:
     """The page with these tables anew. Raises ValueError where one has no place."""
     for name in names:
-        places = list(place_of(name).finditer(text))
-        if len(places) != 1:
-            raise ValueError(f"the table {name!r} has {len(places)} places in the page, not 1")
-        text = text[: places[0].start()] + TABLES[name](entries) + text[places[0].end() :]
+        text = with_table(text, name, TABLES[name](entries))
     return text
 
 

@@ -29,7 +29,7 @@ from wager.bench.records import Counts, Measured
 from wager.bench.results import load_average
 from wager.bench.runs import Encoded, PolicyContender, encode, measure
 from wager.bench.suites import BenchPrompt, kinds_of, limited, load_suite
-from wager.errors import WagerError
+from wager.errors import ConfigError, WagerError
 from wager.llm import LLM
 from wager.pairs import DEMO
 from wager.trace import Noise, Replay, ReplayOptions, StepCosts, Trace, load_traces, replay
@@ -276,6 +276,15 @@ def summary(cells: Sequence[Cell]) -> dict[str, object]:
     }
 
 
+def chosen(prompts: Sequence[BenchPrompt], kinds: Sequence[str] | None, limit: int) -> list[BenchPrompt]:
+    """The first prompts of these kinds, or of all. Raises ConfigError naming those that exist."""
+    present = kinds_of(prompts)
+    for kind in kinds or ():
+        if kind not in present:
+            raise ConfigError("kind", kind, f"one of {', '.join(present)}")
+    return limited([one for one in prompts if not kinds or one.kind in kinds], limit)
+
+
 def load(model: str, drafter: str | None, threads: int) -> LLM:
     """The pair with one drafter alone, the one that is recorded."""
     llm = LLM(model, drafter or "auto", threads=threads, prefix_reuse=False)
@@ -308,8 +317,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parse(arguments)
     options = Options(**{one.name: getattr(given, one.name) for one in fields(Options)})
     policies = given.policy or list(POLICIES)
-    prompts = limited(load_suite(None if given.texts else "demo", given.texts), None)
-    prompts = limited([one for one in prompts if not given.kind or one.kind in given.kind], options.limit)
+    prompts = chosen(load_suite(None if given.texts else "demo", given.texts), given.kind, options.limit)
     llm = load(given.model, given.drafter, given.threads)
     load_before, finished = load_average(), True
     studies = [Study(value) for value in given.temperature or TEMPERATURES]

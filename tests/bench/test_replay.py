@@ -12,12 +12,13 @@ from bench.machine_costs import BETS, CHAINS, DWELL, TREES, Samples, Sweep, midd
 from bench.replay import Content, Options, as_answered, cell, decode_ms, load, main, priced_ms, record
 from tests.equivalence.world import World
 from tests.trace.recorded import made_up
+from wager.bench.plan import RunOptions
 from wager.bench.records import Counts, Measured, Run, Timing
 from wager.bench.runs import encode
 from wager.bench.suites import BenchPrompt
 from wager.errors import ModelError
 from wager.llm import LLM
-from wager.policy import Experience
+from wager.policy import Controller, Experience, StepOutcome
 from wager.records import SamplingParams
 from wager.trace import Trace, load_costs, replay, step_costs
 
@@ -150,6 +151,48 @@ def test_steps_are_priced_as_they_were_taken() -> None:
     counts.drafters.update({"": 1, "block": 2})
     assert priced_ms(counts, COSTS, "fixed:4") == pytest.approx(4.0 + 2 * 6.0 + 2 * 1.0)
     assert priced_ms(counts, COSTS, "auto") == pytest.approx(4.0 + 2 * 6.0 + 2 * 2.0)
+
+
+# -- the same clock on both sides
+
+
+def by_the_curve(llm: LLM, policy: str, prompts: list[Any], options: RunOptions) -> float:
+    """An engine that learns from the curve's times: what the curve says to its steps, in milliseconds."""
+    controller, spent = Controller(policy), []
+    learn = controller.learn
+
+    def learn_from_the_curve(outcome: StepOutcome) -> None:
+        (share,) = outcome.rows
+        verify_ms, draft_ms = COSTS.verify(outcome.num_tokens), 0.0
+        if share.offer.drafter is not None:
+            draft_ms = COSTS.draft_time_ms(share.offer.depth)
+        if share.row.num_pending == 1:
+            spent.append(verify_ms + draft_ms)
+        learn(StepOutcome(outcome.rows, outcome.num_tokens, verify_ms, draft_ms, outcome.evidence))
+
+    controller.learn = learn_from_the_curve  # type: ignore[method-assign]
+    own, llm.engine.controller = llm.engine.controller, controller
+    try:
+        for i, one in enumerate(prompts):
+            llm.generate(one.token_ids, options.params(i))
+    finally:
+        llm.engine.controller = own
+    return sum(spent)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("drafter", ["chain", "block"])
+def test_the_replay_foretells_the_engine_where_both_have_the_same_clock(
+    pair: World, drafter: str, temperature: float
+) -> None:
+    """What is left are the prompts' passes, from which an engine learns too."""
+    llm, options = load(pair.target, pair.drafter(drafter), 1), RunOptions(64, temperature)
+    prompts = encode(llm, [BenchPrompt("code", f"code/{i}", "a b " * (3 + i)) for i in range(4)], 64)
+    trace = record(llm, prompts, options, "code")
+    for policy, bar in (("ar", 1e-9), ("fixed:3", 1e-9), ("tree:7", 1e-9), ("auto", 0.05)):
+        foretold = decode_ms(replay(trace, COSTS, policy), trace)
+        spent = by_the_curve(llm, policy, prompts, options)
+        assert spent == pytest.approx(foretold, rel=bar)
 
 
 # -- from end to end

@@ -1,0 +1,112 @@
+"""The demo pair's figures as Markdown, and their places in the pages.
+
+    python -m bench.pair_tables
+
+Reads bench/results/{bench_greedy,bench_sampled,bench_peers,pair}.json, measures nothing. A table stands between
+two comment lines that name it; a test compares the pages with the results.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from bench.pages import markdown, with_table
+from bench.results import ROOT
+
+KINDS = ("code", "math", "prose", "chat", "dialog")
+RESULTS = ROOT / "bench" / "results"
+
+
+def _result(name: str) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))["data"]
+    return data
+
+
+def speed_table() -> str:
+    """Speed-up over plain decoding by kind: `auto`, the best fixed length, and the peers."""
+    greedy, sampled, peers = (_result(f"bench_{name}")["summary"] for name in ("greedy", "sampled", "peers"))
+    lines = [
+        ("`auto`, greedy", *_by_kind(greedy, "auto")),
+        ("best fixed length in hindsight, greedy", *_best(greedy)),
+        ("`auto`, temperature 0.8", *_by_kind(sampled, "auto")),
+        ("best fixed length in hindsight, 0.8", *_best(sampled)),
+    ]
+    names = {"transformers": "plain", "assisted": "assisted, chain drafter", "prompt-lookup": "prompt lookup"}
+    lines += [
+        (f"`transformers`, {said}, greedy", *_by_kind(peers, name))
+        for name, said in names.items()
+        if name in peers["geometric_mean_over_kinds"]
+    ]
+    return markdown(("", *KINDS, "mean"), lines)
+
+
+def _by_kind(summary: dict[str, Any], name: str) -> list[str]:
+    own = [summary["by_kind"][kind][name]["speedup"]["mean"] for kind in KINDS]
+    return [f"{value:.2f}" for value in (*own, summary["geometric_mean_over_kinds"][name])]
+
+
+def _best(summary: dict[str, Any]) -> list[str]:
+    own = [summary["best_fixed"][kind]["speedup"] for kind in KINDS]
+    return [f"{value:.2f}" for value in (*own, summary["best_fixed_geometric_mean"])]
+
+
+def figures_table() -> str:
+    """What the pair reached on held-out texts."""
+    found = _result("pair")
+    kinds = (*KINDS, "math-natural", "math-templated")
+    lines = []
+    for kind in kinds:
+        loss, greedy, sampled = (
+            found["heldout_loss"][kind],
+            found["drafter"][f"{kind}_t0"],
+            found["drafter"][f"{kind}_t0.8"],
+        )
+        lines.append(
+            (
+                kind,
+                str(greedy["texts"]),
+                f"{loss['nats_per_token']:.2f}",
+                f"{loss['nats_per_character']:.2f}",
+                f"{greedy['tokens_per_step']:.2f}",
+                f"{greedy['tokens_per_step_not_repeating']:.2f}",
+                f"{greedy['repeated_8grams']:.0%}",
+                f"{sampled['tokens_per_step']:.2f}",
+                f"{sampled['tokens_per_step_not_repeating']:.2f}",
+                f"{sampled['repeated_8grams']:.0%}",
+            )
+        )
+    head = (
+        "kind",
+        "texts",
+        "nats a token",
+        "a character",
+        "tokens a step, greedy",
+        "not repeating",
+        "repeated 8-grams",
+        "at 0.8",
+        "not repeating",
+        "repeated 8-grams",
+    )
+    return markdown(head, lines)
+
+
+PLACES = {
+    "README.md": {"pair speed": speed_table},
+    "docs/benchmarks.md": {"pair speed": speed_table},
+    "wager/models/demo/README.md": {"figures": figures_table},
+}
+
+
+def main() -> None:
+    for page, tables in PLACES.items():
+        path = ROOT / page
+        text = path.read_text(encoding="utf-8")
+        for name, table in tables.items():
+            text = with_table(text, name, table())
+        path.write_text(text, encoding="utf-8")
+        print("rewrote the tables of", page)
+
+
+if __name__ == "__main__":
+    main()
