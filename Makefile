@@ -10,7 +10,7 @@ STAMP := $(VENV)/.setup-done
 UNFINISHED := $(VENV)/.setup-unfinished
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check format bench clean
+.PHONY: help setup browser demo test test-slow check format bench clean
 .DELETE_ON_ERROR:
 
 help:  ## list the targets
@@ -33,11 +33,19 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## plain decoding and Wager side by side on the pair that ships, in two minutes
 	$(BIN)/wager demo
 
-test: $(STAMP)  ## run the tests (not the slow and gpu ones)
+# The page's tests drive a real browser and are skipped where there is none; as root on Debian it is installed.
+browser:
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null || [ -n "$$WAGER_CHROMIUM" ] || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	    echo "installing Chromium for the page's tests" && apt-get update -qq >/dev/null && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } || \
+	  echo "make: no Chromium here: the tests of the page will be skipped"
+
+test: $(STAMP) browser  ## run the tests (not the slow and gpu ones)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
 # pytest's status 5 says that no test is marked slow, which is no failure.
-test-slow: $(STAMP)  ## run the slow tests
+test-slow: $(STAMP) browser  ## run the slow tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m 'slow and not gpu' $(PYTEST_ARGS) || [ $$? -eq 5 ]
 
 check: $(STAMP)  ## formatting, lint and types

@@ -3,7 +3,7 @@
     python -m bench.budget [--limit N] [--budgets 16,64] [--efforts medium] [--rounds 1] [--max-tokens 192]
 
 The demo pair on its own prompts, each asked to think. Variants: free (no limit), every effort and every fixed
-budget. For each prompt and variant plain decoding and the policy answer the same request in the order A B B A,
+budget. For each prompt and variant plain decoding and the policy answer the same request in the order ABBA,
 in one process; variants move on by one with every prompt. A speed-up is the sum of plain times over the sum
 of the policy's. Writes bench/results/budget.json; exit status 1 where a budget keeps less than --bar of it.
 """

@@ -2,9 +2,9 @@
 
     python -m bench.pair --texts FILE.jsonl.xz [--limit N] [--rows 8]
 
-Per kind: nats per token and per character; then the beginnings of the texts (400 characters) are continued by 128
-tokens, greedy and at 0.8 with shared noise, every step verifying the drafter's whole block as a chain. Steps that
-begin inside a repeated 8-gram also count apart: a text that loops is easy to guess. Writes bench/results/pair.json.
+Per kind: nats per token and per character; then the beginnings of the texts (400 characters) are continued by
+128 tokens, greedy and at 0.8 with shared noise, every step verifying the drafter's whole block as a chain.
+Steps that begin outside a repeated 8-gram also count apart: a text that loops is easy to guess.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ class Told:
             "tokens_per_step": sum(self.steps) / len(self.steps),
             "tokens_per_step_not_repeating": sum(self.fresh) / max(len(self.fresh), 1),
             "share_not_repeating": len(self.fresh) / len(self.steps),
-            "by_depth": [round(b / a, 3) if a else 0.0 for a, b in zip(depths, depths[1:], strict=False)],
+            "by_depth": [round(b / a, 3) if a else 0.0 for a, b in pairwise(depths)],
             "repeated_8grams": repeated_share(np.array(self.outputs)),
         }
 
@@ -77,13 +78,13 @@ def tell(llm: LLM, texts: Sequence[str], temperature: float) -> Told:
     return told
 
 
-def heldout_losses(texts: dict[str, list[str]], limit: int) -> dict[str, dict[str, float]]:
+def heldout_losses(texts: dict[str, list[str]]) -> dict[str, dict[str, float]]:
     from transformers import Qwen3ForCausalLM
 
     folder = DEMO_FOLDER / "target"
     model: Any = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32)
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    return losses(model, tokenizer, texts, limit)
+    return losses(model, tokenizer, texts, 0)
 
 
 def main() -> None:
@@ -91,14 +92,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--texts", type=Path, required=True)
-    parser.add_argument("--limit", type=int, default=0, help="texts of each kind, evenly chosen; 0: all")
+    parser.add_argument("--limit", type=int, default=0, help="texts of each kind to continue, evenly chosen; 0: all")
     parser.add_argument("--rows", type=int, default=8, help="requests that run at once")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path, default=RESULTS / "pair.json")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     texts = read_heldout(options.texts)
-    found: dict[str, Any] = {"heldout_loss": heldout_losses(texts, options.limit), "drafter": {}}
+    found: dict[str, Any] = {"heldout_loss": heldout_losses(texts), "drafter": {}}
     for kind, own in found["heldout_loss"].items():
         print(kind, json.dumps({name: round(value, 3) for name, value in own.items()}), flush=True)
     llm = LLM("demo", "demo/drafter", f"fixed:{BLOCK}", max_rows=options.rows, threads=options.threads)

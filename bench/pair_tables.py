@@ -2,8 +2,8 @@
 
     python -m bench.pair_tables
 
-Reads bench/results/{bench_greedy,bench_sampled,bench_peers,pair}.json, measures nothing. A table stands between
-two comment lines that name it; a test compares the pages with the results.
+Reads bench/results/{bench_greedy,bench_sampled,bench_peers,pair}.json, measures nothing. A table stands
+between two comment lines that name it; a test compares the pages with the results.
 """
 
 from __future__ import annotations

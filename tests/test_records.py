@@ -6,7 +6,15 @@ from dataclasses import FrozenInstanceError, fields
 import pytest
 
 from wager.errors import RequestError
-from wager.records import MAX_LOGPROBS, MAX_STOPS, SamplingParams, Verdict
+from wager.records import (
+    MAX_LOGPROBS,
+    MAX_MARK,
+    MAX_STOPS,
+    GrammarSpec,
+    SamplingParams,
+    ThinkingLimit,
+    Verdict,
+)
 
 
 def test_a_verdicts_readouts() -> None:
@@ -76,6 +84,16 @@ BAD = [
     ("stop_token_ids", ["1"]),
     ("stop_token_ids", 7),
     ("stop_token_ids", "12"),
+    ("speculation", "none"),
+    ("speculation", "fixed"),
+    ("speculation", "fixed:0"),
+    ("speculation", "fixed:x"),
+    ("speculation", "fixed:99999"),
+    ("speculation", 3),
+    ("token_details", 1),
+    ("thinking", 5),
+    ("thinking", {"budget": 5}),
+    ("grammar", "a+"),
     ("min_tokens", -1),
     ("min_tokens", 1000),
     ("ignore_eos", 1),
@@ -102,3 +120,44 @@ def test_a_bad_value_is_refused_by_name(field: str, value: object) -> None:
     assert caught.value.field == field
     assert str(caught.value).startswith(f"{field}: ")
     assert "\n" not in str(caught.value)
+
+
+def test_auto_is_no_wish_of_its_own() -> None:
+    assert SamplingParams(speculation="auto") == SamplingParams()
+    assert SamplingParams(speculation="fixed:7").speculation == "fixed:7"
+
+
+def test_a_limit_brings_its_marks_into_one_form() -> None:
+    limit = ThinkingLimit(5, [1], [2, 3], soft_ratio=1)  # type: ignore[arg-type]
+    assert (limit.open_ids, limit.close_ids, limit.natural_ids) == ((1,), (2, 3), (2, 3))
+    assert isinstance(limit.soft_ratio, float)
+    assert ThinkingLimit(None, (), (2,), natural_ids=(9,)).natural_ids == (9,)
+    params = SamplingParams(thinking=limit, grammar=GrammarSpec("regex", "a+"))
+    assert pickle.loads(pickle.dumps(params)) == params
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (-1, (1,), (2,)),
+        (True, (1,), (2,)),
+        (5, (1,), ()),
+        (5, (1,), (1,)),
+        (5, (1,), (-2,)),
+        (5, (1,), tuple(range(MAX_MARK + 1))),
+        (5, (1,), (2,), 1),
+        (5, (1,), (2,), True, (1,)),
+        (5, (1,), (2,), True, (), -0.5),
+        (5, (1,), (2,), True, (), NAN),
+        (5, (1,), (2,), True, (), 0.5, -1),
+    ],
+)
+def test_a_bad_limit_is_refused(values: tuple[object, ...]) -> None:
+    with pytest.raises(RequestError, match="thinking"):
+        ThinkingLimit(*values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("kind", "text"), [("xml", "a"), ("regex", ""), ("lark", None)])
+def test_a_bad_grammar_is_refused(kind: str, text: str) -> None:
+    with pytest.raises(RequestError, match="grammar"):
+        GrammarSpec(kind, text)

@@ -60,7 +60,7 @@ PROFILES: dict[str, dict[str, object]] = {
 }
 # Variables that begin like a setting's and are none: the log level, and where settings are read from.
 OTHER_VARIABLES = frozenset({"WAGER_LOG", "WAGER_CONFIG", "WAGER_PROFILE"})
-# What any verb knows: a file or an environment made for the server is no mistake where its own part does nothing.
+# What any verb knows: a file made for the server is no mistake where its own part does nothing.
 _ANYWHERE = {setting.key: setting for setting in settings_of(ServeConfig)}
 _BOD_FIELDS = ("bod_mode", "bod_min_bet", "bod_max_bet", "bod_default_scale_cost", "bod_default_fixed_cost")
 

@@ -80,6 +80,14 @@ class ServerConfig:
     max_thinking_tokens: int = _setting(
         0, _whole(0), "Most tokens a request may think; 0: no limit but its own and the model card's."
     )
+    thinking_close: str = _setting(
+        "",
+        Allowed(str, pattern=r"[\s\S]*", says="a text"),
+        "What is written to close thinking whose budget is spent; empty: as the model card says.",
+    )
+    reply_tokens: int | str = _setting(
+        "card", Allowed(int, 0, words=("card",)), "Tokens of an output that thinking leaves to the answer."
+    )
     max_body_mib: float = _setting(4.0, _number(0.001, 1024.0), "Largest request body, in MiB.")
     body_timeout_s: float = _setting(30.0, _number(0.1, 86400.0), "Time for a request's body to arrive.")
     request_timeout_s: float = _setting(600.0, _number(0.1, 86400.0), "Time for a request's whole answer.")

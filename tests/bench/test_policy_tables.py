@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.policy import CURVES, POLICIES, RESULT, conditions
 from bench.pages import place_of
+from bench.policy import CURVES, POLICIES, RESULT, conditions
 from bench.policy_tables import PAGES, TABLES, read_entries, rewritten, summaries
 from bench.results import ROOT
 

@@ -38,6 +38,7 @@ class Report:
     def __init__(self, status: int, printed: str) -> None:
         self.status = status
         self.settings: dict[str, Any] = json.loads(printed)["settings"]
+        self.card: dict[str, Any] = json.loads(printed)["card"]
         self.checks: dict[str, Finding] = {}
         for check in json.loads(printed)["checks"]:
             self.checks[check["name"]] = Finding(**check)
@@ -61,6 +62,16 @@ def test_without_a_model_it_looks_at_the_demo_pair(examine: Any) -> None:
     assert report.settings["model.model"] == {"value": "demo", "source": "default"}
     assert {"weights", "tokenizer", "hidden size", "layer ids", "mask token"} <= report.named("ok")
     assert Path(report.settings["model.drafter"]["value"]) == DEMO_FOLDER / "drafter"
+
+
+def test_the_models_card_is_shown_with_its_sources(
+    pair: Path, examine: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert examine().card["efforts"]["source"] == "card demo"
+    assert examine(pair).card["thinking"]["source"] == "family qwen3"
+    assert examine("--model", "").card == {}
+    main.exit_status(["doctor"])
+    assert "card.max_tokens" in capsys.readouterr().out
 
 
 def test_the_demo_pairs_second_drafter_fits_too(examine: Any) -> None:

@@ -28,14 +28,14 @@ from wager.server_config import ServeConfig
 VOCAB = 400
 MARKS = ["<think>", "</think>", "<tool_call>", "</tool_call>"]
 TEMPLATE = (
-    "{%- if tools %}tools {{ tools | tojson }}\n{% endif %}"
-    "{%- for message in messages %}{{ message.role }}: {{ message.content }}"
-    "{%- for call in message.tool_calls or [] %}"
-    "<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}\n"
-    "{%- endfor %}"
-    "{%- if add_generation_prompt %}assistant: "
-    "{%- if enable_thinking is defined and enable_thinking %}<think>"
-    "{%- elif enable_thinking is defined %}<think></think>{% endif %}{% endif %}"
+    "{% if tools %}tools {{ tools | tojson }}{{ '\\n' }}{% endif %}"
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}"
+    "{% for call in message.tool_calls or [] %}"
+    "<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}"
+    "{{ '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}assistant: "
+    "{% if enable_thinking is defined and enable_thinking %}<think>"
+    "{% elif enable_thinking is defined %}<think></think>{% endif %}{% endif %}"
 )
 SETTINGS = {
     "drafter": "lookup",
@@ -47,6 +47,7 @@ SETTINGS = {
     "max_rows": 8,
     "port": 0,
     "access_log": False,
+    "thinking_close": "</think>",
 }
 PATIENCE_S = 60.0
 
@@ -79,8 +80,13 @@ class Served:
 
 
 @contextmanager
-def served(model: Path | str, load: Callable[[], Engine] | None = None, **settings: Any) -> Iterator[Served]:
-    """Serve a model; yields once it is ready. Raises what loading raises."""
+def served(
+    model: Path | str,
+    load: Callable[[], Engine] | None = None,
+    before: Callable[[str], None] = lambda _url: None,
+    **settings: Any,
+) -> Iterator[Served]:
+    """Serve a model; yields once it is ready. Raises what loading raises; `before` is called meanwhile."""
     config = with_values(ServeConfig(), **{**SETTINGS, "model": str(model), **settings})
     sock = bind(config.server.host, 0)
     ready, outcome = threading.Event(), {}
@@ -96,11 +102,13 @@ def served(model: Path | str, load: Callable[[], Engine] | None = None, **settin
 
     thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
     thread.start()
+    url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+    before(url)
     assert ready.wait(PATIENCE_S), "the server did not come up"
     try:
         if "error" in outcome:
             raise outcome["error"]
-        yield Served(f"http://127.0.0.1:{sock.getsockname()[1]}", outcome["service"], outcome["stop"])
+        yield Served(url, outcome["service"], outcome["stop"])
     finally:
         if thread.is_alive():
             outcome["stop"]()

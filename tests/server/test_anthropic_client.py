@@ -106,7 +106,7 @@ def test_thinking_is_a_block_of_its_own(client: Anthropic, stream: bool) -> None
         found = ask(client, **options)
     assert found.content[0].type == "thinking"
     assert found.content[0].signature
-    assert found.metrics["thinking"]["budget"] == 6
+    assert found.usage.output_tokens_details.thinking_tokens == 6
     back = [*MESSAGES, {"role": "assistant", "content": [b.model_dump() for b in found.content]}, *MESSAGES]
     assert ask(client, messages=back).content
 

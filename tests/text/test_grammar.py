@@ -229,6 +229,80 @@ def test_a_long_chain_is_walked(grammars: Grammars, byte_level: Tokenizer) -> No
     assert all(constraint.permitted([letter] * count, list(range(-1, count - 1))))
 
 
+# -- drafts
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    name=st.sampled_from(sorted(SPECS)),
+    seed=st.integers(0, 10**6),
+    length=st.integers(0, 20),
+    depths=st.integers(1, 8),
+    ranks=st.integers(1, 4),
+)
+def test_a_draft_is_bent_to_the_grammar(
+    byte_level: Tokenizer, name: str, seed: int, length: int, depths: int, ranks: int
+) -> None:
+    end, rng = end_of(byte_level), np.random.default_rng(seed)
+    grammars = _grammars_of(byte_level)
+    constraint = begin(grammars, SPECS[name])
+    text = write(constraint, random.Random(seed), end, length)
+    text = text[:-1] if text and text[-1] == end else text
+    constraint = begin(grammars, SPECS[name])
+    follow(constraint, text)
+    before = allowed(constraint)
+    tokens = np.stack([rng.choice(byte_level.vocab_size, ranks, replace=False) for _ in range(depths)])
+    logprobs = np.log(rng.dirichlet(np.ones(ranks + 1), depths)[:, :ranks]).astype(np.float32)
+    logprobs = -np.sort(-logprobs, axis=1)
+    given_tokens, given_logprobs = tokens.copy(), logprobs.copy()
+
+    steered = constraint.steer(tokens, logprobs)
+    assert np.array_equal(tokens, given_tokens) and np.array_equal(logprobs, given_logprobs)
+    assert allowed(constraint) == before and constraint.problem is None
+    assert steered.logprobs is not None and 1 <= len(steered.token_ids) <= depths
+    assert steered.logprobs.max() <= 0.0 and not np.isnan(steered.logprobs).any()
+    path: list[int] = []
+    for depth, row in enumerate(steered.token_ids.tolist()):
+        possible = _mask_behind(grammars, name, [*text, *path], end)
+        chances = np.exp(steered.logprobs[depth])
+        if row[0] not in possible:
+            # Only where nothing at all was permitted at the first depth.
+            assert depth == 0 and len(steered.token_ids) == 1 and not possible & set(tokens[0].tolist())
+            return
+        assert {token for token, chance in zip(row, chances, strict=True) if chance > 0} <= possible
+        assert chances.sum() <= 1.0 + 1e-5
+        if len(possible) == 1:
+            assert (row[0], chances[0]) == (possible.pop(), 1.0)
+        else:
+            assert set(row) == set(tokens[depth].tolist())
+            assert chances[0] >= np.exp(logprobs[depth][tokens[depth].tolist().index(row[0])]) - 1e-5
+        path.append(row[0])
+    if len(steered.token_ids) < depths and path[-1] != end:
+        assert not _mask_behind(grammars, name, [*text, *path], end) & set(tokens[len(path)].tolist())
+
+
+def test_a_chain_without_probabilities_goes_as_far_as_it_is_permitted(
+    grammars: Grammars, byte_level: Tokenizer
+) -> None:
+    constraint = begin(grammars, GrammarSpec("regex", "ab[cd]{3}(yy|z)"))
+    a, b, c, y, q = (byte_level.encode(letter, add_special=False)[0] for letter in "abcyq")
+    chain = np.array([[q], [q], [c], [c], [c], [y], [q], [c], [c]])
+    steered = constraint.steer(chain, None)
+    assert steered.logprobs is None
+    # a, b, the second y and the end are all there can be.
+    assert steered.token_ids[:, 0].tolist() == [a, b, c, c, c, y, y, end_of(byte_level)]
+
+
+def test_a_draft_in_the_thinking_is_left_alone_up_to_the_close(
+    grammars: Grammars, byte_level: Tokenizer
+) -> None:
+    constraint = begin(grammars, SPECS["object"], thinking(starts_open=True))
+    chain = np.array([[50], [30], [31], [50], [50]])
+    (brace,) = byte_level.encode("{", add_special=False)  # the only token an object can begin with here
+    assert constraint.steer(chain, None).token_ids[:, 0].tolist() == [50, 30, 31, brace]
+    assert constraint.steer(np.array([[50], [end_of(byte_level)]]), None).token_ids.tolist() == [[50]]
+
+
 # -- thinking
 
 

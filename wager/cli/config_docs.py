@@ -10,14 +10,16 @@ from collections.abc import Iterator
 from dataclasses import fields
 from itertools import groupby
 
-from wager.config import EngineConfig, Setting, settings_of
+from wager.config import Setting, settings_of
 from wager.records import SamplingParams
 from wager.resolve import PROFILES
+from wager.server_config import ServeConfig
 
 _INTRO = """\
 # Configuration
 
-This page is generated from the fields of `wager/config.py` by `python -m wager.cli.config_docs`.
+This page is generated from the fields of `wager/config.py` and `wager/server_config.py` by
+`python -m wager.cli.config_docs`.
 
 Every setting has one name in four places: a keyword of `wager.LLM(...)`, a flag, a variable of the
 environment and a key of a TOML file. Sources, each outranking those before it:
@@ -58,6 +60,7 @@ _SECTIONS = {
     "cache": "The pages that hold keys and values",
     "scheduler": "Who runs when",
     "policy": "How much is bet",
+    "server": "Only for `wager serve`",
     "": "Everything else",
 }
 
@@ -66,7 +69,7 @@ def config_page() -> str:
     """The whole page."""
     parts = [_INTRO, _profiles()]
     parts += [
-        _section(name, list(rows)) for name, rows in groupby(settings_of(EngineConfig), lambda s: s.section)
+        _section(name, list(rows)) for name, rows in groupby(settings_of(ServeConfig), lambda s: s.section)
     ]
     return "\n".join([*parts, _REQUEST, "\n".join(_requests())]) + "\n"
 

@@ -1,8 +1,8 @@
 """`wager doctor`: is this machine ready, is this model whole, does this drafter fit, and what holds?
 
 Runs the checks of doctor_checks.py, shows them with every effective setting, the model's card and the source
-of each, and ends with status 0 (all well), 1 (warnings) or 2 (failures). Without a model it looks at the demo pair; with an empty
-one (`--model ""`) at the machine alone.
+of each, and ends with status 0 (all well), 1 (warnings) or 2 (failures). Without a model it looks at the demo
+pair; with an empty one (`--model ""`) at the machine alone.
 """
 
 from __future__ import annotations

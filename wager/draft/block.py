@@ -33,13 +33,14 @@ class BlockOptions:
 
     `known_tokens`: the most pending tokens it was trained with. `block_lengths`: shorter blocks it was
     trained with, used where they suffice. `max_waiting`: features of so many tokens may wait per request;
-    past that they are ingested at once, which bounds their memory.
+    past that they are ingested at once. That bounds their memory, and a prompt's features come in with the
+    prompt instead of with the first draft, whose price would silence a request before it has won anything.
     """
 
     known_tokens: int = 1
     block_lengths: tuple[int, ...] = ()
     ranks: int = 8
-    max_waiting: int = 1024
+    max_waiting: int = 32
 
 
 class Portion(NamedTuple):

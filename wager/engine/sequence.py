@@ -181,6 +181,8 @@ class Sequence:
 
     def _think(self, thinking: Thinking, token: int) -> None:
         thinking.feed(token)
+        if self.constraint is not None:
+            return  # the grammar says where the text ends, and a list may well repeat itself
         if thinking.repeated and self.finish is None and self.num_output > self.params.min_tokens:
             self.finish = Finish.STOP
 

@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
@@ -18,7 +19,7 @@ from starlette.types import ASGIApp, Scope
 from wager import __version__
 from wager.errors import WagerError
 from wager.server import chat, completions, messages, operations, responses
-from wager.server.doors import Doors, Visit
+from wager.server.doors import GONE, Doors, Visit, visit_of
 from wager.server.problems import problem_of
 from wager.server.service import Service
 from wager.server_config import listed
@@ -46,6 +47,7 @@ def make_app(service: Service) -> ASGIApp:
     api.state.service = service
     for router in ROUTERS:
         api.include_router(router)
+    api.add_exception_handler(ClientDisconnect, _gone)
     for kind in (RequestValidationError, HTTPException, WagerError, Exception):
         api.add_exception_handler(kind, _refuse)
     _add_page(api)
@@ -65,7 +67,15 @@ async def _lifespan(api: FastAPI) -> AsyncGenerator[None, None]:
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    return problem_of(error).response(request.url.path)
+    problem = problem_of(error)
+    if problem.status >= 500:
+        visit_of(request.scope).notes["error"] = True
+    return problem.response(request.url.path)
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    """Nobody reads this; it is for the access line."""
+    return Response(status_code=GONE)
 
 
 def _leaving(service: Service) -> Callable[[Visit, Scope], None]:

@@ -114,7 +114,7 @@ def sampling_params(
 ) -> SamplingParams:
     """Given values over defaults, within the server's limits. Raises RequestError."""
     given = {name: value for name, value in values.items() if value is not None}
-    params: dict[str, Any] = {**service.sampling_defaults, **given}
+    params: dict[str, Any] = {"temperature": 1.0, **service.model_card.sampling.value, **given}
     params["max_tokens"] = token_limit(service, num_prompt, max_tokens)
     if speculation is not None:
         params["speculation"] = speculation_word(speculation)
@@ -127,7 +127,7 @@ def token_limit(service: Service, num_prompt: int, asked: int | None) -> int:
     room = max(service.engine.parts.max_context - num_prompt, 1)
     most = min(room, service.config.max_output_tokens or room)
     if asked is None:
-        return most
+        return min(most, service.model_card.max_tokens.value)
     if asked < 1:
         raise RequestError(f"{asked} is not a whole number from 1", "max_tokens")
     return min(asked, most)
@@ -206,10 +206,10 @@ def _with_thinking(service: Service, ask: Ask, talk: Talk, prompt: Prompt) -> As
     if thinker is None:
         return ask
     follows = ask.params.grammar is not None
-    decided = thinker.limit(talk.wish, prompt.text, ask.params.max_tokens, follows)
-    shown = (*ask.params.shown_ids, *thinker.marks.shown_ids(thinker.tokenizer))
+    decided = thinker.limit(talk.wish, prompt.token_ids, ask.params.max_tokens, follows)
+    shown = (*ask.params.shown_ids, *thinker.shown_ids)
     reading = replace(
-        ask.reading, marks=thinker.marks, starts_open=decided.limit.starts_open, shown_ids=shown
+        ask.reading, marks=thinker.texts, starts_open=decided.limit.starts_open, shown_ids=shown
     )
     params = replace(ask.params, thinking=decided.limit, shown_ids=shown)
     return replace(ask, params=params, reading=reading, notes={**ask.notes, "thinking": decided.note})

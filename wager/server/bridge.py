@@ -104,11 +104,11 @@ class Bridge:
         return ready
 
     def close(self) -> None:
-        """End what still runs and let the thread go. Waits for the step it is in."""
+        """End what still runs and let the thread go. Waits for a step to end, but not for a model to load."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
-        if self._thread is not None:
+        if self._thread is not None and self.engine is not None:
             self._thread.join()
 
     @property
@@ -141,6 +141,9 @@ class Bridge:
         self._open.update({one.request_id: one for one in batch})
         try:
             await self.call(lambda: self._add(batch, asked))
+        except WagerError:
+            self._forget(batch)  # refused, so nothing has begun
+            raise
         except BaseException:
             self.abort(batch)
             raise
@@ -148,15 +151,19 @@ class Bridge:
 
     def abort(self, batch: Sequence[Running]) -> None:
         """End those that have not ended: their pages are free before the next step, and nobody is told."""
-        ended = [one for one in batch if self._open.pop(one.request_id, None) is not None]
-        for running in ended:
+        for running in self._forget(batch):
             self.on_end(running, End("abort"))
-        if ended:
-            self._send(_Command(lambda: self._drop(ended)))
 
     def abort_all(self) -> None:
         """End everything; readers get a terminal event."""
         self._send(_Command(self._end_all))
+
+    def _forget(self, batch: Sequence[Running]) -> list[Running]:
+        """Take those that are open out of the engine's hands and ours; returns them."""
+        left = [one for one in batch if self._open.pop(one.request_id, None) is not None]
+        if left:
+            self._send(_Command(lambda: self._drop(left)))
+        return left
 
     async def call(self, function: Callable[[], T]) -> T:
         """Run something in the engine's thread, between two steps."""
@@ -200,18 +207,17 @@ class Bridge:
     # -- in the engine's thread
 
     def _live(self, ready: asyncio.Future[None]) -> None:
-        assert self._loop is not None
         try:
             engine = self._load()
             self.on_loaded(engine)
             self.engine = engine
-            self._loop.call_soon_threadsafe(_settle, ready, None, None)
+            self._post(_settle, ready, None, None)
             self._serve(engine)
             self._end_all()
         except Exception as error:
             self.failure = one_line(error) or type(error).__name__
             if self.engine is None:
-                self._loop.call_soon_threadsafe(_settle, ready, None, error)
+                self._post(_settle, ready, None, error)
             else:
                 log.exception("the engine's thread has failed")
         finally:
@@ -248,14 +254,15 @@ class Bridge:
                 if event.finish is not None:
                     del self._running[running.request_id]
         if batch:
-            self._tell(batch)
+            self._post(self._receive, batch)
 
-    def _tell(self, batch: list[tuple[Running, Delivery]]) -> None:
+    def _post(self, function: Callable[..., None], *args: object) -> None:
+        """Call something on the loop."""
         assert self._loop is not None
         try:
-            self._loop.call_soon_threadsafe(self._receive, batch)
+            self._loop.call_soon_threadsafe(function, *args)
         except RuntimeError:
-            log.debug("the loop has closed; nobody reads")
+            log.debug("the loop has closed; nobody listens")
 
     def _add(self, batch: Sequence[Running], asked: Sequence[Asked]) -> None:
         assert self.engine is not None
@@ -288,7 +295,7 @@ class Bridge:
         batch = [(running, Delivery(end=end)) for running in self._running.values()]
         self._running.clear()
         if batch:
-            self._tell(batch)
+            self._post(self._receive, batch)
 
 
 def _settle(future: asyncio.Future[Any], value: object, error: Exception | None) -> None:

@@ -228,7 +228,9 @@ def details_of(choice: Choice) -> dict[str, Any]:
     sequence = choice.end.sequence if choice.end is not None else None
     if sequence is None:
         return {}
-    found: dict[str, Any] = {"stop_reason": sequence.matched_stop}
+    matched = sequence.matched_stop
+    own = isinstance(matched, str) or matched in sequence.params.stop_token_ids
+    found: dict[str, Any] = {"stop_reason": matched if own else None}
     if sequence.close is not None:
         found["finish_details"] = {
             "close_kind": sequence.close.kind.value,

@@ -114,10 +114,11 @@ class Doors:
         except ClientDisconnect:
             raise
         except Exception as error:
-            if not isinstance(error, Problem):
-                log.exception("a request failed: %s %s", visit.method, visit.path)
+            # The application answers its own faults; one of a stream that has begun can only be logged.
             if not visit.started:
                 await problem_of(error).response(scope["path"])(scope, receive, send)
+            elif "error" not in visit.notes:
+                log.error("%s %s met a fault", visit.method, visit.path, exc_info=error)
 
     def _check_host(self, headers: Headers) -> None:
         """Against pages that have their own name point to this address."""

@@ -224,7 +224,7 @@ class MessageWriter:
             **self._head(),
             "content": [_whole_block(block) for block in self._blocks.all],
             **self._stop(),
-            "usage": self._usage(self._answer.usage.written),
+            "usage": self._usage(self._answer.usage.written, self._answer.usage.reasoning),
             "metrics": self._answer.statistics(),
         }
 
@@ -263,16 +263,17 @@ class MessageWriter:
         return {
             "type": "message_delta",
             "delta": self._stop(),
-            "usage": self._usage(self._answer.usage.written),
+            "usage": self._usage(self._answer.usage.written, self._answer.usage.reasoning),
             "metrics": self._answer.statistics(),
         }
 
-    def _usage(self, written: int) -> dict[str, Any]:
+    def _usage(self, written: int, thought: int = 0) -> dict[str, Any]:
         return {
             "input_tokens": sum(map(len, self._answer.ask.prompts)),
             "output_tokens": written,
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": 0,
+            "output_tokens_details": {"thinking_tokens": thought},
         }
 
     def _stop(self) -> dict[str, Any]:

@@ -124,7 +124,7 @@ async def props(request: Request) -> Response:
         row.setting.key: {"value": _shown(row.setting.name, row.value), "source": row.source}
         for row in service.settings.rows()
     }
-    engine = service.engine
+    engine, card = service.engine, service.model_card
     return json_response(
         {
             "model": service.names[0],
@@ -134,6 +134,8 @@ async def props(request: Request) -> Response:
             "policy": engine.controller.policy.name,
             "policies": POLICIES,
             "max_context": engine.parts.max_context,
+            "card": {name: {"value": value, "source": source} for name, value, source in card.rows()},
+            "thinks": service.thinker is not None,
             "policy_may_change": not service.is_open,
         }
     )

@@ -7,6 +7,7 @@ It does not know what was asked; doors.py, app.py and the streams call it.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from http import HTTPStatus
@@ -18,6 +19,8 @@ from starlette.responses import Response
 
 from wager.errors import CapacityError, ConfigError, InputError, RequestError, WagerError, one_line
 from wager.server.bridge import Busy, NotReady
+
+log = logging.getLogger("wager.server")
 
 MESSAGES_PATH = "/v1/messages"
 _LONGEST = 600  # characters of a message: what a client sent may be part of it
@@ -92,6 +95,7 @@ def problem_of(error: BaseException) -> Problem:
         return Problem(400, error, param=error.field)
     if isinstance(error, CapacityError):
         return Problem(400, error, code="capacity")
+    log.error("a request met a fault of the server", exc_info=error)
     return Problem(500, "the server has a fault; its log says more", code="internal")
 
 

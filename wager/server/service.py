@@ -10,8 +10,10 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
 from typing import Any
 
+from wager.cards import ModelCard
 from wager.engine.engine import Engine
 from wager.errors import WagerError
 from wager.resolve import Resolved
@@ -22,9 +24,8 @@ from wager.server.meter import Meter
 from wager.server.metrics import Metrics
 from wager.server.problems import Problem, unknown_model
 from wager.server.prompts import Prompts
-from wager.server.thinking import TIERS, Thinker
+from wager.server.thinking import Thinker, make_thinker, read_card
 from wager.server_config import ServeConfig, ServerConfig, listed
-from wager.text.reasoning import ReasoningMarks
 
 log = logging.getLogger("wager.server")
 
@@ -53,7 +54,7 @@ class Service:
         self._prompts: Prompts | None = None
         self.thinker: Thinker | None = None
         """How the model thinks; None where it does not."""
-        self.sampling_defaults: dict[str, Any] = {"temperature": 1.0}
+        self.card: ModelCard | None = None
         self.on_ready: Callable[[], None] = lambda: None
         self.on_failed: Callable[[BaseException], None] = lambda _error: None
 
@@ -83,7 +84,8 @@ class Service:
         """In the engine's thread, before its first step."""
         self._meter = Meter(engine)
         self._prompts = Prompts(engine)
-        self.thinker = _thinker(engine, self.config)
+        self.card = read_card(engine, self.settings.config)
+        self.thinker = make_thinker(engine, self.settings.config, self.card)
         self.metrics.watch(engine, self._meter)
 
     def _loaded_or_not(self, ready: asyncio.Future[None]) -> None:
@@ -124,9 +126,17 @@ class Service:
         return self._meter
 
     @property
+    def model_card(self) -> ModelCard:
+        """Raises NotReady."""
+        self.bridge.ready_engine()
+        assert self.card is not None
+        return self.card
+
+    @property
     def names(self) -> tuple[str, ...]:
         """What the model answers to; the first is its name in answers."""
-        return listed(self.config.served_name) or (self.settings.config.model.model,)
+        model = self.settings.config.model.model
+        return listed(self.config.served_name) or (Path(model).name if Path(model).is_dir() else model,)
 
     @property
     def is_open(self) -> bool:
@@ -164,13 +174,6 @@ class Service:
                 await asyncio.wait_for(self.stopping.wait(), TICK_S)
             except TimeoutError:
                 continue
-
-
-def _thinker(engine: Engine, config: ServerConfig) -> Thinker | None:
-    marks, tokenizer = ReasoningMarks(), engine.parts.tokenizer
-    if tokenizer is None or tokenizer.token_id(marks.open) is None or tokenizer.token_id(marks.close) is None:
-        return None
-    return Thinker(marks, tokenizer, TIERS, config.max_thinking_tokens or None)
 
 
 def loud(error: BaseException) -> BaseException:

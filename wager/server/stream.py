@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from wager.server.doors import visit_of
 from wager.server.problems import json_bytes
 
 __all__ = ["DONE", "KEEP_ALIVE", "EventStream", "data", "event", "unless_gone"]
@@ -57,8 +58,9 @@ class EventStream(Response):
         try:
             async with asyncio.timeout(self._limit_s):
                 await unless_gone(receive, lambda: self._write(send))
-        except TimeoutError:
-            raise ClientDisconnect from None
+        except (TimeoutError, ClientDisconnect):
+            # The status has been sent: that the stream was left shows in the access line alone.
+            visit_of(scope).notes["gone"] = True
         finally:
             await self._source.aclose()
 

@@ -1,21 +1,30 @@
 """A request's wishes about thinking against the server's limits: whether it thinks, and for how long at most.
 
 A request may tighten every limit and loosen none; what was tightened is told in the answer. Which marks stand
-around thinking, and which efforts mean how much, is the model card's. Knows no HTTP.
+around thinking, which efforts mean how much and what the answer needs is the model card's. Knows no HTTP.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+from wager.cards import ModelCard, card_for, decide_budget
+from wager.engine.engine import Engine
 from wager.errors import RequestError
-from wager.records import ThinkingLimit
+from wager.records import MAX_MARK, ThinkingLimit
+from wager.server_config import ServeConfig
 from wager.text.reasoning import ReasoningMarks
+from wager.text.thinking import ThinkingMarks, ends_inside, thinking_marks
 from wager.text.tokenizer import Tokenizer
 
-TIERS = {"minimal": 128, "low": 512, "medium": 2048, "high": 8192, "xhigh": 32768}
+log = logging.getLogger("wager.server")
+
+_TAIL = 256  # tokens of a prompt in which its last open mark is looked for
+
+__all__ = ["Decided", "Thinker", "Wish", "make_thinker", "read_card"]
 
 
 @dataclass(frozen=True)
@@ -28,75 +37,76 @@ class Wish:
 
     @property
     def is_on(self) -> bool | None:
-        """Whether it wants to think. Raises RequestError where it says both."""
-        wants = [word for word in (self.enabled, self._by_effort, self._by_budget) if word is not None]
-        if len(set(wants)) > 1:
+        """Whether it wants to think; None where it does not say. Raises RequestError where it says both."""
+        by_effort = None if self.effort is None else self.effort != "none"
+        by_budget = True if self.budget else None
+        wants = {word for word in (self.enabled, by_effort, by_budget) if word is not None}
+        if len(wants) > 1:
             raise RequestError("thinking is both asked for and ruled out", "thinking")
-        return wants[0] if wants else None
+        return next(iter(wants), None)
 
-    @property
-    def _by_effort(self) -> bool | None:
-        return None if self.effort is None else self.effort != "none"
 
-    @property
-    def _by_budget(self) -> bool | None:
-        return None if self.budget is None or self.budget == 0 else True
+class Decided(NamedTuple):
+    """A limit, and what the answer says about it."""
+
+    limit: ThinkingLimit
+    note: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Thinker:
     """How one model thinks, and how much it may."""
 
-    marks: ReasoningMarks
+    card: ModelCard
     tokenizer: Tokenizer
-    tiers: Mapping[str, int]
-    """Tokens by effort."""
-    most: int | None = None
+    texts: ReasoningMarks
+    marks: ThinkingMarks
+    most: int | None
     """The server's own limit."""
-    reply_tokens: int = 0
-    """Tokens that are kept free for the answer."""
-    sources: Mapping[str, str] = field(default_factory=dict)
 
-    def limit(self, wish: Wish, prompt: str, max_tokens: int, follows_grammar: bool) -> Decided:
-        """What holds for a request whose prompt ends like this. Raises RequestError.
+    @property
+    def shown_ids(self) -> tuple[int, ...]:
+        """The special tokens among the marks: the text must show them to be told apart."""
+        return self.texts.shown_ids(self.tokenizer)
+
+    def limit(self, wish: Wish, prompt_ids: Sequence[int], max_tokens: int, follows_grammar: bool) -> Decided:
+        """What holds for a request with this prompt. Raises RequestError.
 
         A text that follows a grammar and may not think cannot even open the span.
         """
-        if wish.budget is not None and wish.budget < 0:
-            raise RequestError(f"{wish.budget} is not a whole number from 0", "thinking.budget_tokens")
-        asked = self._asked(wish)
-        caps = [cap for cap in (asked, self.most, self._room(max_tokens)) if cap is not None]
-        budget = 0 if wish.is_on is False else min(caps, default=None)
-        opens = () if budget == 0 and follows_grammar else self._ids(self.marks.open)
-        limit = ThinkingLimit(
-            budget,
-            opens,
-            self._ids(self.marks.close),
-            starts_open=self.is_open(prompt),
-        )
-        note = {"budget": budget, "asked": asked, "clamped": asked is not None and budget != asked}
-        return Decided(limit, note)
-
-    def is_open(self, prompt: str) -> bool:
-        """Whether a prompt ends inside thinking: nothing stands behind its open mark but blanks."""
-        return prompt.rstrip().endswith(self.marks.open)
-
-    def _asked(self, wish: Wish) -> int | None:
-        by_effort = self.tiers.get(wish.effort) if wish.effort is not None else None
-        asked = [one for one in (wish.budget, by_effort) if one is not None]
-        return min(asked, default=None)
-
-    def _room(self, max_tokens: int) -> int | None:
-        """What the answer leaves free; None where nobody asks for any."""
-        return max_tokens - min(self.reply_tokens, max_tokens // 2) if self.reply_tokens else None
-
-    def _ids(self, mark: str) -> tuple[int, ...]:
-        return tuple(self.tokenizer.encode(mark, add_special=False))
+        is_off = wish.is_on is False
+        decided = decide_budget(self.card, max_tokens, wish.budget, wish.effort, 0 if is_off else self.most)
+        marks = self.marks._replace(open_ids=()) if is_off and follows_grammar else self.marks
+        note = {
+            "budget": decided.budget,
+            "asked": decided.asked,
+            "clamped": decided.clamped,
+            "source": "ruled out" if is_off else decided.source,
+        }
+        starts_open = ends_inside(self.tokenizer, prompt_ids[-_TAIL:], self.marks)
+        return Decided(marks.limit(decided.budget, starts_open=starts_open), note)
 
 
-@dataclass(frozen=True)
-class Decided:
-    """A limit, and what the answer says about it."""
+def read_card(engine: Engine, config: ServeConfig) -> ModelCard:
+    """What holds for the model: flags, its card, its family, the fallback. Raises ConfigError."""
+    reply = config.server.reply_tokens
+    flags = {
+        "thinking": config.server.thinking_close or None,
+        "reply_tokens": None if reply == "card" else reply,
+    }
+    return card_for(config.model.model, str(engine.parts.notes.get("model_type", "")), flags)
 
-    limit: ThinkingLimit
-    note: dict[str, Any]
+
+def make_thinker(engine: Engine, config: ServeConfig, card: ModelCard) -> Thinker | None:
+    """How the model thinks; None where it does not, by its card or by its tokenizer."""
+    tokenizer, found = engine.parts.tokenizer, card.thinking
+    if tokenizer is None or found.value is None:
+        return None
+    marks = thinking_marks(tokenizer, found.value, known_only=found.source == "fallback")
+    if marks is None:
+        return None
+    if len(marks.close_ids) > MAX_MARK:
+        log.warning("what closes thinking is %d tokens to this tokenizer: shortened", len(marks.close_ids))
+        marks = marks._replace(close_ids=marks.natural_ids)
+    texts = ReasoningMarks(found.value.open, found.value.close)
+    return Thinker(card, tokenizer, texts, marks, config.server.max_thinking_tokens or None)

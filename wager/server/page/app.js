@@ -19,7 +19,11 @@ function notify(sentence) {
 }
 
 const settings = new Settings(notify);
-const chat = new Chat(byId("conversation"), byId("view-chat"), settings, { onExample: useExample, onBusy: setBusy });
+const chat = new Chat(byId("conversation"), byId("view-chat"), settings, {
+  onExample: useExample,
+  onBusy: setBusy,
+  onEnd: (words) => (byId("spoken").textContent = words),
+});
 const race = new Race(byId("race"), settings, { onBusy: setBusy, onExample: useExample });
 const live = new Live(byId("live"), {
   onFigure: (figure) => {
@@ -66,6 +70,7 @@ function showState(state, sentence = "") {
 async function learn() {
   try {
     await settings.learn();
+    notify(null);
     byId("model").textContent = settings.model ?? "";
     const toy = document.querySelector(".welcome .toy");
     if (toy && settings.model === "demo") {

@@ -9,8 +9,8 @@ import { exampleCards } from "./examples.js";
 const NEAR_END_PX = 90;
 
 export class Chat {
-  constructor(place, scroller, settings, { onExample, onBusy }) {
-    Object.assign(this, { place, scroller, settings, onExample, onBusy });
+  constructor(place, scroller, settings, { onExample, onBusy, onEnd }) {
+    Object.assign(this, { place, scroller, settings, onExample, onBusy, onEnd });
     this.abort = null;
     this.clear();
   }
@@ -41,8 +41,10 @@ export class Chat {
     const messages = [...this.history, { role: "user", content: prompt }];
     const body = chat ? { ...request, messages } : { ...request, prompt };
     const state = await this.#follow(body, shown);
-    if (chat && state !== "failed") this.history = [...messages, { role: "assistant", content: shown.content }];
+    // After "New chat" an answer that was cut off belongs to no conversation.
+    if (!this.answers.includes(shown)) return;
     if (state === "failed") this.#offerRetry(shown, prompt);
+    else if (chat && shown.content) this.history = [...messages, { role: "assistant", content: shown.content }];
   }
 
   #begin(prompt, chat, request) {
@@ -72,6 +74,7 @@ export class Chat {
     this.abort = null;
     this.#keepingEndInView(() => shown.end(state, sentence));
     this.onBusy(false);
+    this.onEnd(`Answer ${state}: ${shown.tokens.length} tokens.`);
     return state;
   }
 

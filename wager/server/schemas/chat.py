@@ -83,7 +83,6 @@ class Reasoning(Part):
     effort: Effort | None = None
     max_tokens: int | None = None
     summary: str | None = None
-    exclude: bool | None = None
 
 
 class ChatBody(Sampling):

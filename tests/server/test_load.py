@@ -1,0 +1,28 @@
+"""The load benchmark in small: clients that stay, leave, dawdle and misbehave, and nothing left behind."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from bench.load import Plan, run_load, settle, summary
+from bench.load_server import Address
+from tests.server.harness import served
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return Plan(clients=24, seconds=4.0, tokens=24, seed=1)
+
+
+def test_many_clients(speaker: Path, plan: Plan) -> None:
+    with served(speaker, max_queue=8) as running:
+        port = int(running.url.rpartition(":")[2])
+        address = Address("127.0.0.1", port)
+        tally = asyncio.run(run_load(address, plan))
+        state = asyncio.run(settle(address))
+        found = summary(tally, plan)
+    assert found["unintended_errors"] == []
+    assert state["pages_used"] == 0 and running.service.bridge.num_open == 0
+    for kind in ("plain answered", "left", "slow answered", "too large", "no JSON", "told to come back"):
+        assert found["outcomes"].get(kind), (kind, found["outcomes"])
