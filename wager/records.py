@@ -137,6 +137,11 @@ class ThinkingLimit:
         for flag in (self.starts_open, self.stop_repeats):
             _switch("thinking", flag)
 
+    @property
+    def mark_ids(self) -> tuple[int, ...]:
+        """Every token of every mark."""
+        return (*self.open_ids, *self.close_ids, *self.natural_ids)
+
 
 @dataclass(frozen=True, slots=True)
 class GrammarSpec:

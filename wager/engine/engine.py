@@ -95,8 +95,7 @@ class Engine:
         self._check_ids("logit_bias", params.logit_bias or ())
         self._check_ids("stop_token_ids", params.stop_token_ids)
         if params.thinking is not None:
-            limit = params.thinking
-            self._check_ids("thinking", (*limit.open_ids, *limit.close_ids, *limit.natural_ids))
+            self._check_ids("thinking", params.thinking.mark_ids)
         seed = derive_seed(self.parts.seed, self._arrivals + 1) if params.seed is None else params.seed
         end_ids = () if params.ignore_eos else self.parts.end_ids
         request = Request(
