@@ -23,8 +23,8 @@ def place_of(name: str) -> re.Pattern[str]:
 
 def with_table(text: str, name: str, table: str) -> str:
     """The page with this table anew. Raises ValueError where it has no place."""
-    places = list(place_of(name).finditer(text))
-    if len(places) != 1:
-        raise ValueError(f"the table {name!r} has {len(places)} places in the page, not 1")
-    start, end = places[0].span()
+    count, place = text.count(f"<!-- table: {name} -->\n"), place_of(name).search(text)
+    if count != 1 or place is None:
+        raise ValueError(f"the table {name!r} has {count} places in the page, not 1")
+    start, end = place.span()
     return text[:start] + table + ("" if text[end:].startswith("\n") else "\n") + text[end:]

@@ -92,7 +92,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--texts", type=Path, required=True)
-    parser.add_argument("--limit", type=int, default=0, help="texts of each kind to continue, evenly chosen; 0: all")
+    parser.add_argument(
+        "--limit", type=int, default=0, help="texts of each kind to continue, evenly chosen; 0: all"
+    )
     parser.add_argument("--rows", type=int, default=8, help="requests that run at once")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path, default=RESULTS / "pair.json")
