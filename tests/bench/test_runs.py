@@ -190,7 +190,7 @@ def test_a_question_is_put_as_a_chat_where_there_is_a_template(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Template:
-        def render(self, messages: list[dict[str, str]]) -> str:
+        def render(self, messages: list[dict[str, str]], **_options: object) -> str:
             return f"Q: {messages[0]['content']} A:"
 
     question = BenchPrompt("gsm8k", "g/0", "How many?", True)
