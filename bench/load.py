@@ -1,7 +1,7 @@
 """Load on a server: many streaming clients, some of which leave, dawdle or misbehave; then its two endings.
 
     python -m bench.load                      200 clients for 60 s on the demo pair, then TERM and KILL
-    python -m bench.load --clients 20 --seconds 5 --no-endings --out /tmp/load.json
+    python -m bench.load --clients 20 --seconds 5 --no-endings --out load.json -- --threads 1
 
 Clients speak HTTP by hand over asyncio, to cost little beside the server they share the machine with. What is
 judged: no error but those provoked, nothing left behind, progress shared fairly, health answered in time,
@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any
 
 from bench.load_server import Address, ServerProcess
@@ -37,6 +38,7 @@ KINDS = {"plain": 0.72, "leaves": 0.12, "slow": 0.08, "too large": 0.04, "no JSO
 """What clients do, and how often."""
 INTENDED = {"too large": 413, "no JSON": 400}
 HEALTH_EVERY_S = 0.1
+MEMORY_EVERY_S = 5.0
 LONGEST_WAIT_S = 300.0
 
 
@@ -49,7 +51,8 @@ class Plan:
     tokens: int = 64
     large_bytes: int = 6 << 20
     seed: int = 0
-    model: str | None = None
+    flags: tuple[str, ...] = ()
+    """What `wager serve` is told."""
 
 
 @dataclass
@@ -119,9 +122,10 @@ async def _visit(address: Address, plan: Plan, tally: Tally, kind: str, dice: ra
 def _body(plan: Plan, kind: str, dice: random.Random) -> bytes:
     if kind == "no JSON":
         return b'{"messages": [' + dice.randbytes(40)
-    content = "x" * plan.large_bytes if kind == "too large" else dice.choice(PROMPTS)
+    if kind == "too large":
+        return _large_body(plan.large_bytes)
     asked = {
-        "messages": [{"role": "user", "content": content}],
+        "messages": [{"role": "user", "content": dice.choice(PROMPTS)}],
         "max_tokens": plan.tokens,
         "temperature": dice.choice([0.0, 0.8]),
         "seed": dice.randrange(1 << 30),
@@ -129,6 +133,11 @@ def _body(plan: Plan, kind: str, dice: random.Random) -> bytes:
         "ignore_eos": True,
     }
     return json.dumps(asked).encode()
+
+
+@cache
+def _large_body(size: int) -> bytes:
+    return json.dumps({"messages": [{"role": "user", "content": "x" * size}]}).encode()
 
 
 async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes) -> int:
@@ -232,6 +241,8 @@ def summary(tally: Tally, plan: Plan) -> dict[str, Any]:
         "request_tokens_per_s": {
             "median": round(median, 2),
             "slowest": round(slowest, 2),
+            "p05": round(percentile(tally.speeds, 0.05), 2),
+            "p95": round(percentile(tally.speeds, 0.95), 2),
             "slowest_over_median": round(slowest / median, 3) if median else None,
             "requests": len(tally.speeds),
         },
@@ -277,7 +288,7 @@ async def kill_comes_back(server: ServerProcess, plan: Plan) -> dict[str, Any]:
     server.kill()
     await asyncio.gather(*running, return_exceptions=True)
     await asyncio.to_thread(server.wait)
-    again = ServerProcess(plan.model, server.address.port)
+    again = ServerProcess(plan.flags, server.address.port)
     try:
         await asyncio.to_thread(again.wait_until_ready)
         tally = Tally()
@@ -288,15 +299,24 @@ async def kill_comes_back(server: ServerProcess, plan: Plan) -> dict[str, Any]:
         await asyncio.to_thread(again.wait)
 
 
+async def _watch_memory(server: ServerProcess) -> None:
+    """Every few seconds while the load lasts: the cache fills up first, and then it should stand."""
+    while True:
+        server.memory_mib.append(round(server.footprint().memory_bytes / (1 << 20), 1))
+        await asyncio.sleep(MEMORY_EVERY_S)
+
+
 async def measure(plan: Plan, endings: bool) -> dict[str, Any]:
     """The whole measurement, on servers of its own."""
-    server = ServerProcess(plan.model)
+    server = ServerProcess(plan.flags)
     try:
         await asyncio.to_thread(server.wait_until_ready)
         await run_load(server.address, Plan(clients=8, seconds=3.0, seed=plan.seed + 1))
         before = server.footprint()
         idle = await settle(server.address)
+        watching = asyncio.create_task(_watch_memory(server))
         tally = await run_load(server.address, plan)
+        watching.cancel()
         state = await settle(server.address)
         await asyncio.sleep(1.0)
         found = {
@@ -305,13 +325,13 @@ async def measure(plan: Plan, endings: bool) -> dict[str, Any]:
             "left_behind": {
                 "pages_used": state["pages_used"] - idle["pages_used"],
                 "files": server.footprint().files - before.files,
-                "memory_mib": round((server.footprint().memory_bytes - before.memory_bytes) / (1 << 20), 1),
             },
+            "memory_mib": server.memory_mib,
             "wager": {name: state[name] for name in ("speedup", "ledger_ms")},
         }
         if endings:
             found["term"] = await term_drains(server, plan)
-            server = ServerProcess(plan.model)
+            server = ServerProcess(plan.flags)
             await asyncio.to_thread(server.wait_until_ready)
             found["kill"] = await kill_comes_back(server, plan)
         return found
@@ -325,11 +345,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=Plan.seconds)
     parser.add_argument("--tokens", type=int, default=Plan.tokens)
     parser.add_argument("--seed", type=int, default=Plan.seed)
-    parser.add_argument("--model", default=None)
+    parser.add_argument("flags", nargs="*", help="flags for wager serve, behind --")
     parser.add_argument("--no-endings", action="store_true", help="leave TERM and KILL out")
     parser.add_argument("--out", default=None)
     args = parser.parse_args()
-    plan = Plan(args.clients, args.seconds, args.tokens, seed=args.seed, model=args.model)
+    plan = Plan(args.clients, args.seconds, args.tokens, seed=args.seed, flags=tuple(args.flags))
     found = asyncio.run(measure(plan, not args.no_endings))
     path = write_result("load", asdict(plan), found, args.out)
     print(json.dumps(found, indent=1))

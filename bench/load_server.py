@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,16 +32,17 @@ class Address(NamedTuple):
 
 
 class ServerProcess:
-    """`wager serve`, with nothing said but the port."""
+    """`wager serve`, with nothing said but the port and what `flags` say."""
 
-    def __init__(self, model: str | None = None, port: int = 0) -> None:
+    def __init__(self, flags: Sequence[str] = (), port: int = 0) -> None:
         self.address = Address("127.0.0.1", port or free_port())
         command = [sys.executable, "-c", "from wager.cli.main import run; run()", "serve"]
-        command += [model] if model else []
-        command += ["--port", str(self.address.port), "--no-access-log"]
+        command += [*flags, "--port", str(self.address.port), "--no-access-log"]
         self._began = time.monotonic()
         self._process = subprocess.Popen(command, env={**os.environ, "HF_HUB_OFFLINE": "1"})
         self.ready_after_s = 0.0
+        self.memory_mib: list[float] = []
+        """What a watcher saw, in order."""
 
     def wait_until_ready(self) -> None:
         url = f"http://{self.address.host}:{self.address.port}/health"

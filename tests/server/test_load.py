@@ -1,13 +1,17 @@
 """The load benchmark in small: clients that stay, leave, dawdle and misbehave, and nothing left behind."""
 
 import asyncio
+import gc
 from pathlib import Path
 
 import pytest
 
 from bench.load import Plan, run_load, settle, summary
 from bench.load_server import Address
-from tests.server.harness import served
+from tests.server.harness import served, wait_until
+from wager.engine.engine import Sequence
+from wager.server.answers import Answer
+from wager.server.inbox import Inbox, Running
 
 
 @pytest.fixture(scope="module")
@@ -15,12 +19,20 @@ def plan() -> Plan:
     return Plan(clients=24, seconds=4.0, tokens=24, seed=1)
 
 
+def num_held() -> int:
+    """Objects that belong to requests and are held by anyone."""
+    gc.collect()
+    return sum(type(one) in (Answer, Inbox, Running, Sequence) for one in gc.get_objects())
+
+
 def test_many_clients(speaker: Path, plan: Plan) -> None:
+    held_before = num_held()
     with served(speaker, max_queue=8) as running:
         port = int(running.url.rpartition(":")[2])
         address = Address("127.0.0.1", port)
         tally = asyncio.run(run_load(address, plan))
         state = asyncio.run(settle(address))
+        wait_until(lambda: num_held() <= held_before)
         found = summary(tally, plan)
     assert found["unintended_errors"] == []
     assert state["pages_used"] == 0 and running.service.bridge.num_open == 0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.server.browser import PHONE, ask, finished, has_no_overflow, launched, picture, visiting
-from tests.server.harness import Served, served
+from tests.server.harness import Served, served, wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -142,7 +142,7 @@ def test_stopping_frees_the_row(page: Page, server: Served) -> None:
     finished(page, "stopped")
     page.wait_for_selector("#status[data-state=idle]")
     with server.client() as http:
-        assert http.get("/wager/state").json()["running"] == 0
+        wait_until(lambda: http.get("/wager/state").json()["running"] == 0)
 
 
 def test_a_refusal_is_told(browser: Browser, server: Served) -> None:
