@@ -2,7 +2,9 @@
 
 A policy of its own takes every size in turn, a few steps each, so that whatever else the machine does weighs
 on all sizes alike. A time is that of the whole step, from one to the next, and so of all that surrounds the
-passes; drafting and arranging are told apart. Called by replay.py; knows no traces.
+passes; drafting and arranging are told apart. A second sweep lets a policy think and arrange trees on the way
+and then bets as told: what its steps take longer is the price of deciding. Called by replay.py; knows no
+traces.
 """
 
 from __future__ import annotations
@@ -11,17 +13,18 @@ import math
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from wager.bench.runs import Encoded
 from wager.engine.telemetry import StepReport
 from wager.errors import ModelError
 from wager.llm import LLM
-from wager.policy import PLAIN, Controller, Draft, Experience, Offer, Row, StepOutcome
+from wager.policy import PLAIN, Controller, Draft, Experience, Offer, Policy, Row, StepOutcome
 from wager.policy.base import fixed_forest
+from wager.policy.names import make_policy
 from wager.policy.simple import Plain
 from wager.records import SamplingParams
 from wager.trace import StepCosts, step_costs
@@ -53,14 +56,19 @@ BETS = _with_plain([*(Bet(n, n) for n in CHAINS), *(Bet(n) for n in TREES)])
 
 
 class Sweep(Plain):
-    """Every bet in turn, whatever it is worth."""
+    """Every bet in turn, whatever it is worth; with a thinker, as its trees and after its deliberations."""
 
     name = "sweep"
     never_drafts = False
 
-    def __init__(self, experience: Experience) -> None:
+    def __init__(self, experience: Experience, thinker: Policy | None = None) -> None:
         super().__init__(experience)
+        self._thinker = thinker
         self._steps = 0
+
+    @property
+    def thinks(self) -> bool:
+        return self._thinker is not None
 
     @property
     def bet(self) -> Bet:
@@ -80,15 +88,26 @@ class Sweep(Plain):
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
         bet = self.bet
+        if self._thinker is not None:
+            self._thinker.offer(rows)
         return [
             Offer(row.drafters[0], bet.depth) if row.drafters and bet.num_nodes else PLAIN for row in rows
         ]
 
     def arrange(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
-        return fixed_forest(rows, drafts, self.bet.num_nodes, chain=self.bet.depth > 0)
+        if self._thinker is not None:
+            self._thinker.arrange(rows, drafts)
+        is_chain = self.bet.depth > 0 and self._thinker is None
+        return fixed_forest(rows, drafts, self.bet.num_nodes, chain=is_chain)
 
     def learn(self, outcome: StepOutcome) -> None:
         """Costs are its whole purpose, and they are not learned but listed."""
+        if self._thinker is not None:
+            self._thinker.learn(outcome)
+
+    def forget(self, request_id: Hashable) -> None:
+        if self._thinker is not None:
+            self._thinker.forget(request_id)
 
 
 class Times(NamedTuple):
@@ -106,6 +125,25 @@ class Samples:
     """Steps without their draft, by tokens in the pass."""
     draft: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Drafting and arranging, by guesses asked for; 0: the whole draft."""
+    whole: dict[Bet, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Whole steps by their bet."""
+    decided: dict[Bet, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """The same behind a policy's deliberations."""
+
+    def add(self, bet: Bet, report: StepReport, wall_ms: float) -> None:
+        """A step that took the bet as it was meant."""
+        draft_ms = report.stage_ms["draft"] + report.stage_ms["arrange"]
+        self.whole[bet].append(wall_ms)
+        self.verify[report.num_tokens].append(wall_ms - draft_ms)
+        if report.num_drafting:
+            self.draft[bet.depth].append(draft_ms)
+
+    @property
+    def decide_ms(self) -> float:
+        """What deciding adds to a step, over all bets; 0 where it was not timed."""
+        bare, weighed = _means(self.whole), _means(self.decided)
+        longer = [weighed[bet] - bare[bet] for bet in weighed if bet in bare and bet.num_nodes]
+        return max(0.0, statistics.median(longer)) if longer else 0.0
 
     def times(self) -> Times:
         """Means of the middle half. Raises ModelError where too little was seen for a curve."""
@@ -119,7 +157,7 @@ class Samples:
         return Times(draft, verify)
 
     def curve(self, name: str = "measured") -> StepCosts:
-        return step_costs(name, *self.times())
+        return step_costs(name, *self.times(), self.decide_ms)
 
     @property
     def spread(self) -> float:
@@ -133,8 +171,11 @@ class Samples:
         return 1.4826 * statistics.median(logs) if logs else 0.0
 
 
-def _means(samples: dict[int, list[float]]) -> dict[int, float]:
-    return {size: middle_mean(seen) for size, seen in sorted(samples.items()) if len(seen) >= _LEAST}
+K = TypeVar("K", int, Bet)
+
+
+def _means(samples: dict[K, list[float]]) -> dict[K, float]:
+    return {size: middle_mean(samples[size]) for size in sorted(samples) if len(samples[size]) >= _LEAST}
 
 
 def middle_mean(values: Sequence[float]) -> float:
@@ -146,8 +187,21 @@ def middle_mean(values: Sequence[float]) -> float:
 def sweep(
     llm: LLM, prompts: Sequence[Encoded], params: SamplingParams, samples: Samples, rounds: int
 ) -> None:
-    """Answer the prompts over and over until every bet had its turn `rounds` times; adds to `samples`."""
-    policy = Sweep(Experience())
+    """Every bet `rounds` times bare, and as often behind the thoughts of `auto`; adds to `samples`."""
+    _sweep(llm, prompts, params, samples, Sweep(Experience()), rounds)
+    experience = Experience()
+    _sweep(llm, prompts, params, samples, Sweep(experience, make_policy("auto", experience)), rounds)
+
+
+def _sweep(
+    llm: LLM,
+    prompts: Sequence[Encoded],
+    params: SamplingParams,
+    samples: Samples,
+    policy: Sweep,
+    rounds: int,
+) -> None:
+    """Answer the prompts over and over until every bet had its turn so often."""
     with _at_the_engine(llm, policy, samples):
         while policy.rounds < rounds:
             for one in prompts:
@@ -170,10 +224,10 @@ def _at_the_engine(llm: LLM, policy: Sweep, samples: Samples) -> Iterator[None]:
         if report.num_tokens - report.num_nodes > 1:
             return  # a prompt
         if policy.has_settled and report.num_nodes == policy.bet.num_nodes:
-            draft_ms = report.stage_ms["draft"] + report.stage_ms["arrange"]
-            samples.verify[report.num_tokens].append(wall_ms - draft_ms)
-            if report.num_drafting:
-                samples.draft[policy.bet.depth].append(draft_ms)
+            if policy.thinks:
+                samples.decided[policy.bet].append(wall_ms)
+            else:
+                samples.add(policy.bet, report, wall_ms)
         policy.next()
 
     own = engine.controller, engine.telemetry.listener

@@ -2,18 +2,21 @@
 
     python -m bench.replay [--texts FILE.jsonl.xz] [--limit 8] [--policy auto --policy fixed:4]
 
-By kind and temperature, all in one process: record what the drafter offers on these prompts, time steps of
-every size (machine_costs.py), answer the prompts in the order A B B A, and replay the trace as often as each
-policy answered. A speed-up is plain decoding's time over the policy's, behind the first token: traces know no
-prompts. Only the drafter that was recorded takes part. The bar is a tenth, for every kind and policy.
+By kind and temperature, all in one process: record what the drafter offers on these prompts, answer them in
+the order A B B A, time steps of every size before and after (machine_costs.py), and replay the trace as often
+as each policy answered. A speed-up is plain decoding's time over the policy's, behind the first token: traces
+know no prompts; of a prompt's answers the middle one counts, so that a stall of the machine does not. Only
+the drafter that was recorded takes part. The bar is a tenth, for every kind and policy.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import statistics
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -46,10 +49,10 @@ class Options:
     limit: int = 8
     """Prompts of each kind."""
     max_tokens: int = 128
-    rounds: int = 1
+    rounds: int = 2
     """Rounds A B B A over the prompts."""
-    sweeps: int = 2
-    """How often every size is timed beside each kind."""
+    sweeps: int = 3
+    """How often every size is timed before each kind, and again behind it."""
     seeds: int = 5
     """Replays of a policy that learns from times: those it sees scatter as the machine's do."""
 
@@ -62,6 +65,8 @@ class Content:
     temperature: float
     trace: Trace
     measured: Measured
+    samples: Samples
+    """The steps timed beside it."""
 
 
 @dataclass(frozen=True)
@@ -126,9 +131,12 @@ def replays(trace: Trace, costs: StepCosts, policy: str, spread: float, seeds: i
 
 
 def seconds(measured: Measured, name: str, *, whole: bool) -> float:
-    return sum(
-        run.timing.wall_s if whole else run.timing.decode_s for run in measured.runs if run.contender == name
-    )
+    """Of one answer to every prompt: the middle one of all that were measured."""
+    by_prompt: dict[int, list[float]] = defaultdict(list)
+    for run in measured.runs:
+        if run.contender == name:
+            by_prompt[run.prompt].append(run.timing.wall_s if whole else run.timing.decode_s)
+    return sum(statistics.median(seen) for seen in by_prompt.values())
 
 
 def control(measured: Measured) -> float:
@@ -144,13 +152,15 @@ def priced_ms(counts: Counts, costs: StepCosts, policy: str) -> float:
     depth = int(policy.partition(":")[2]) if is_fixed(policy) else 0
     drafted = sum(num for drafter, num in counts.drafters.items() if drafter)
     passes = sum(num * costs.verify(1 + nodes) for nodes, num in counts.bets.items())
-    return passes + drafted * costs.draft_time_ms(depth)
+    decides = not (policy == BASELINE or is_fixed(policy))
+    return passes + drafted * costs.draft_time_ms(depth) + decides * counts.steps * costs.decide_ms
 
 
 def cost_error(content: Content, costs: StepCosts, policy: str) -> float:
     def off(name: str) -> float:
         counts = content.measured.counts[name, content.kind]
-        return priced_ms(counts, costs, name) / (1e3 * seconds(content.measured, name, whole=False))
+        spent_s = sum(run.timing.decode_s for run in content.measured.runs if run.contender == name)
+        return priced_ms(counts, costs, name) / (1e3 * spent_s)
 
     return off(BASELINE) / off(policy) - 1.0
 
@@ -191,21 +201,29 @@ class Study:
 
     temperature: float
     contents: list[Content] = field(default_factory=list)
-    samples: Samples = field(default_factory=Samples)
 
     def cells(self, policies: Sequence[str], options: Options) -> list[Cell]:
-        costs, spread = self.samples.curve(), self.samples.spread
-        return [cell(one, costs, policy, spread, options) for one in self.contents for policy in policies]
+        """With each kind's own costs: contexts differ in length, and the machine in its mood."""
+        return [
+            cell(one, one.samples.curve(), policy, one.samples.spread, options)
+            for one in self.contents
+            for policy in policies
+        ]
 
-    def costs(self) -> dict[str, object]:
-        """The curve as `wager simulate --costs` reads it, and how steps scattered around it."""
-        times = self.samples.times()
-        curve = {
-            "name": f"measured at {self.temperature:g}",
-            "draft_ms": {depth: round(ms, 4) for depth, ms in times.draft.items()},
-            "verify_ms": {size: round(ms, 4) for size, ms in times.verify.items()},
-        }
-        return {"curve": curve, "spread": round(self.samples.spread, 4)}
+    def costs(self) -> list[dict[str, object]]:
+        """The curves as `wager simulate --costs` reads them, and how steps scattered around them."""
+        return [_curve(one) for one in self.contents]
+
+
+def _curve(content: Content) -> dict[str, object]:
+    times = content.samples.times()
+    curve = {
+        "name": f"measured on {content.kind} at {content.temperature:g}",
+        "draft_ms": {depth: round(ms, 4) for depth, ms in times.draft.items()},
+        "verify_ms": {size: round(ms, 4) for size, ms in times.verify.items()},
+        "decide_ms": round(content.samples.decide_ms, 4),
+    }
+    return {"curve": curve, "spread": round(content.samples.spread, 4)}
 
 
 def study(
@@ -217,12 +235,14 @@ def study(
         own = encode(llm, [prompt for prompt in prompts if prompt.kind == kind], options.max_tokens)
         _tell(f"{kind} at {found.temperature:g}: {len(own)} prompts")
         trace = record(llm, own, asked, kind)
-        sweep(llm, own, asked.params(0), found.samples, options.sweeps)
+        samples = Samples()
+        sweep(llm, own, asked.params(0), samples, options.sweeps)
         contenders = [PolicyContender(llm, name) for name in (BASELINE, *policies)]
         measured = measure(contenders, own, asked)
         if not measured.finished:
             raise KeyboardInterrupt
-        found.contents.append(Content(kind, found.temperature, trace, measured))
+        sweep(llm, own, asked.params(0), samples, options.sweeps)
+        found.contents.append(Content(kind, found.temperature, trace, measured, samples))
 
 
 def _tell(line: str) -> None:
@@ -345,7 +365,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     data = {
         "finished": finished,
         "summary": summary(cells),
-        "costs": [found.costs() for found in studies],
+        "costs": [one for found in studies for one in found.costs()],
         "cells": [asdict(one) for one in cells],
     }
     print(f"written to {write_result('replay', config, data, given.json).name}")

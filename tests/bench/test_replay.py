@@ -2,14 +2,26 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bench.machine_costs import BETS, CHAINS, DWELL, TREES, Samples, Sweep, middle_mean, sweep
-from bench.replay import Content, Options, as_answered, cell, decode_ms, load, main, priced_ms, record
+from bench.machine_costs import BETS, CHAINS, DWELL, TREES, Bet, Samples, Sweep, middle_mean, sweep
+from bench.replay import (
+    Content,
+    Options,
+    as_answered,
+    cell,
+    decode_ms,
+    load,
+    main,
+    priced_ms,
+    record,
+    seconds,
+)
 from tests.equivalence.world import World
 from tests.trace.recorded import made_up
 from wager.bench.plan import RunOptions
@@ -84,6 +96,22 @@ def test_too_few_steps_make_no_curve() -> None:
         Samples({1: [4.0] * 9}, {}).curve()
 
 
+def test_deciding_is_what_the_same_bets_take_longer() -> None:
+    bare = {Bet(0): [4.0] * 4, Bet(4, 4): [6.0] * 4, Bet(6): [8.0] * 4, Bet(63): [30.0]}
+    behind = {Bet(0): [9.0] * 4, Bet(4, 4): [6.5] * 4, Bet(6): [8.7] * 4, Bet(63): [30.0]}
+    samples = Samples({1: [4.0] * 4, 5: [5.0] * 4}, {0: [2.0] * 4}, bare, behind)
+    assert samples.decide_ms == pytest.approx(0.6) == samples.curve().decide_ms
+    assert Samples({1: [4.0] * 4, 5: [5.0] * 4}, {0: [2.0] * 4}).curve().decide_ms == 0.0
+
+
+def test_a_stall_in_one_answer_does_not_count() -> None:
+    found = Measured(["ar"], [("code", "code/0")])
+    for place, decode_s in enumerate((1.0, 9.0, 1.2, 1.1)):
+        found.runs.append(Run("ar", 0, 0, place, Timing(decode_s + 0.5, 0.5, 8)))
+    assert seconds(found, "ar", whole=False) == pytest.approx(1.15)
+    assert seconds(found, "ar", whole=True) == pytest.approx(1.65)
+
+
 # -- the arithmetic
 
 
@@ -120,7 +148,7 @@ def trace_without_first_offers() -> Trace:
 @pytest.mark.parametrize("policy", ["fixed:4", "tree:6"])
 def test_a_machine_that_keeps_to_the_curve_is_foretold_exactly(policy: str) -> None:
     trace = trace_without_first_offers()
-    content = Content("code", 0.0, trace, measured_like(trace, policy))
+    content = Content("code", 0.0, trace, measured_like(trace, policy), Samples())
     found = cell(content, COSTS, policy, 0.0, Options(seeds=1))
     assert found.error == pytest.approx(0.0, abs=1e-9) and found.within
     assert found.cost_error == pytest.approx(0.0, abs=1e-9)
@@ -131,7 +159,7 @@ def test_a_machine_that_keeps_to_the_curve_is_foretold_exactly(policy: str) -> N
 
 def test_a_machine_that_takes_longer_is_seen_and_blamed_on_the_curve() -> None:
     trace = trace_without_first_offers()
-    content = Content("code", 0.0, trace, measured_like(trace, "fixed:4", scale=1.25))
+    content = Content("code", 0.0, trace, measured_like(trace, "fixed:4", scale=1.25), Samples())
     found = cell(content, COSTS, "fixed:4", 0.0, Options(seeds=1))
     assert found.error == pytest.approx(0.25) == found.cost_error
     assert not found.within
@@ -151,6 +179,9 @@ def test_steps_are_priced_as_they_were_taken() -> None:
     counts.drafters.update({"": 1, "block": 2})
     assert priced_ms(counts, COSTS, "fixed:4") == pytest.approx(4.0 + 2 * 6.0 + 2 * 1.0)
     assert priced_ms(counts, COSTS, "auto") == pytest.approx(4.0 + 2 * 6.0 + 2 * 2.0)
+    weighed = replace(COSTS, decide_ms=0.5)
+    assert priced_ms(counts, weighed, "auto") == pytest.approx(4.0 + 2 * 6.0 + 2 * 2.0 + 3 * 0.5)
+    assert priced_ms(counts, weighed, "fixed:4") == priced_ms(counts, COSTS, "fixed:4")
 
 
 # -- the same clock on both sides
@@ -220,7 +251,7 @@ def test_a_whole_run(pair: World, tmp_path: Path, capsys: Any) -> None:
             assert one["tokens_per_step"] == pytest.approx(one["predicted_tokens_per_step"], rel=0.15)
     curve = tmp_path / "curve.json"
     curve.write_text(json.dumps(record["data"]["costs"][1]["curve"]))
-    assert load_costs(str(curve)).name == "measured at 0.8", "wager simulate can read it"
+    assert load_costs(str(curve)).name == "measured on prose at 0", "wager simulate can read it"
     assert record["config"]["prompts"] == "texts.jsonl" and str(tmp_path) not in json.dumps(record)
     assert "within 10%" in capsys.readouterr().out
 

@@ -1,5 +1,6 @@
 """The official `anthropic` client against the server: messages, streams, tools, thinking, errors, leaving."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -90,6 +91,19 @@ def test_a_tool_is_called(client: Anthropic, choice: Any, stream: bool) -> None:
         },
     ]
     assert ask(client, messages=back, tools=[TOOL]).usage.input_tokens > found.usage.input_tokens
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_schema_is_followed(client: Anthropic, stream: bool) -> None:
+    form: Any = {"format": {"type": "json_schema", "schema": SCHEMA}}
+    options: Any = {"output_config": form, "max_tokens": 200}
+    if stream:
+        with client.messages.stream(**asked(**options)) as running:
+            found = running.get_final_message()
+    else:
+        found = ask(client, **options)
+    [block] = found.content
+    assert json.loads(block.text)["colour"] in COLOURS and found.stop_reason == "end_turn"
 
 
 @pytest.mark.parametrize("stream", [False, True])

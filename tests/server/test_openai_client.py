@@ -92,6 +92,15 @@ def test_a_tool_is_called(client: OpenAI, choice: Any, names: set[str], stream: 
     assert call.function.name == "wash" or arguments["colour"] in COLOURS
 
 
+def test_a_strict_tool_leaves_the_text_free(client: OpenAI) -> None:
+    strict: Any = {"type": "function", "function": {**TOOL["function"], "strict": True}}
+    found = chat(client, tools=[strict], reasoning_effort="none").choices[0]
+    assert found.message.content and found.message.tool_calls is None and found.finish_reason == "length"
+    broken: Any = {**strict["function"], "parameters": {"properties": {"ok": {"type": "wall"}}}}
+    with pytest.raises(openai.BadRequestError, match="wall"):
+        chat(client, tools=[{"type": "function", "function": broken}])
+
+
 def test_no_tool_is_called_where_none_may_be(client: OpenAI) -> None:
     free = chat(client)
     found = chat(client, tools=[TOOL], tool_choice="none")

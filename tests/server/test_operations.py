@@ -146,3 +146,11 @@ def test_the_access_line(server: Served, caplog: pytest.LogCaptureFixture, speak
     assert first["output_tokens"] == 8 and first["finish"] == "length" and first["ms"] > 0
     assert second["status"] == 404 and re.fullmatch("[0-9a-f]{32}", second["id"])
     assert not any(word in json.dumps(lines) for word in ("secret-key", "hidden", "quick brown"))
+
+
+@pytest.mark.parametrize("path", ["/", "/page/app.js", "/page/style.css"])
+def test_the_page_keeps_to_itself(http: httpx.Client, path: str) -> None:
+    headers = http.get(path).headers
+    assert "default-src 'self'" in headers["content-security-policy"]
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff" and headers["cache-control"] == "no-cache"

@@ -14,7 +14,7 @@ from wager.records import SamplingParams
 from wager.text.constraint import Constraint
 from wager.text.grammar import Grammars
 from wager.text.tokenizer import Tokenizer
-from wager.text.tool_grammar import tool_grammar
+from wager.text.tool_grammar import strict_grammar, tool_grammar
 from wager.text.tools import HERMES, LINES, LLAMA, MISTRAL, XML, ToolFormat, ToolParser
 
 FORMATS = [HERMES, XML, MISTRAL, LLAMA, LINES]
@@ -190,3 +190,71 @@ def test_a_schema_that_cannot_be_enforced_is_refused_when_it_is_compiled(byte_le
     tools = [{"name": "a", "parameters": {"type": "object", "properties": {"x": {"type": "dict"}}}}]
     with pytest.raises(RequestError, match="Invalid type: dict"):
         begin(byte_level, LINES, tools, parallel=False)
+
+
+# -- free text, strict calls
+
+
+def strictly(tokenizer: Tokenizer, form: ToolFormat, tools: list[dict[str, Any]]) -> Constraint:
+    grammars = Grammars(tokenizer, tokenizer.vocab_size, tokenizer.eos_ids)
+    spec = strict_grammar(form, tools, tokenizer, grammars)
+    found = grammars.begin(SamplingParams(grammar=spec))
+    assert found is not None
+    return found
+
+
+def held(tool: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": {**tool["function"], "strict": True}}
+
+
+def call_of(form: ToolFormat, name: str, arguments: str) -> str:
+    """A call as a model writes it; `arguments` are JSON, or parameters for the format that has them."""
+    if form is XML:
+        return f"<tool_call>\n<function={name}>\n{arguments}</function>\n</tool_call>"
+    body = f'{{"name": "{name}", "{form.arguments}": {arguments}}}'
+    if form is MISTRAL:
+        return f"[TOOL_CALLS][{body}]"
+    return f"{form.open}\n{body}\n{form.close}" if form.open else body
+
+
+DAYS = {
+    "function": {
+        "name": "wait",
+        "parameters": {
+            "type": "object",
+            "properties": {"days": {"type": "integer"}},
+            "required": ["days"],
+            "additionalProperties": False,
+        },
+    }
+}
+OTHER = {"function": {**DAYS["function"], "name": "other"}}
+
+
+def arguments_for(form: ToolFormat, value: str) -> str:
+    return f"<parameter=days>\n{value}\n</parameter>\n" if form is XML else f'{{"days": {value}}}'
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: form.name)
+@pytest.mark.parametrize("tokens", ["byte_level", "marked"])
+def test_strict_calls_fit_in_free_text(form: ToolFormat, tokens: str, request: pytest.FixtureRequest) -> None:
+    tokenizer: Tokenizer = request.getfixturevalue(tokens)
+    tools = [held(DAYS), OTHER]
+    good, bad = (call_of(form, "wait", arguments_for(form, value)) for value in ("3", '"soon"'))
+    loose = call_of(form, "other", arguments_for(form, '"soon"'))
+    for text, names in (
+        ("Nothing to call, {not even} this: <tool>.", []),
+        (good, ["wait"]),
+        (f"Let me see.\n{good}", ["wait"]),
+        (f"First.\n{loose}\nThen.\n{good}\nDone.", ["other", "wait"]),
+        (bad, None),
+        (f"Let me see.\n{bad}", None),
+        (f"{loose}\n{bad}", None),
+    ):
+        constraint = strictly(tokenizer, form, tools)
+        ids = [*tokenizer.encode(text, add_special=False), tokenizer.eos_ids[0]]
+        constraint.follow(ids, ["target"] * len(ids))
+        assert (constraint.problem is None) == (names is not None), text
+        parser = ToolParser(form, tools)
+        found = [call.name for call in (*parser.feed(text).calls, *parser.flush().calls)]
+        assert names is None or (found == names and not parser.malformed)

@@ -1,12 +1,14 @@
 """Cost curves: the three by name, any from a file, and one line for each mistake."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.trace.recorded import made_up
 from wager.errors import InputError
-from wager.trace import load_costs
+from wager.trace import load_costs, replay, step_costs
 from wager.trace.costs import NAMES
 
 GOOD = {"name": "mine", "draft_ms": 0.5, "verify_ms": {"1": 2.0, "4": 5.0, "8": 6.0}}
@@ -75,3 +77,16 @@ def test_a_bad_file_is_refused_by_field(tmp_path: Path, data: object, field: str
 def test_an_unknown_curve_is_refused(name: str) -> None:
     with pytest.raises(InputError, match="costs: "):
         load_costs(name)
+
+
+def test_deciding_costs_those_who_decide(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"draft_ms": 1.0, "verify_ms": {"1": 4.0, "9": 5.0}, "decide_ms": 0.5}))
+    slow, trace = load_costs(str(path)), made_up(3, (2, 40, 5, 3))
+    fast = replace(slow, decide_ms=0.0)
+    for policy, pays in (("ar", False), ("fixed:3", False), ("tree:6", False), ("bod", True), ("auto", True)):
+        runs = [replay(trace, costs, policy) for costs in (slow, fast)]
+        extra = runs[0].time_ms - runs[1].time_ms
+        assert extra == pytest.approx(0.5 * len(runs[0].steps) * pays), policy
+    with pytest.raises(InputError, match="decide_ms"):
+        step_costs("bad", 1.0, {1: 4.0}, -1.0)

@@ -27,12 +27,21 @@ from wager.server_config import listed
 PAGE = Path(__file__).parent / "page"
 ROUTERS = (chat.router, completions.router, responses.router, messages.router, operations.router)
 _PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:;"
     " frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
+
+
+class PageParts(StaticFiles):
+    """The files of the page, with its headers."""
+
+    def file_response(self, *args: Any, **options: Any) -> Response:
+        response = super().file_response(*args, **options)
+        response.headers.update(_PAGE_HEADERS)
+        return response
 
 
 def make_app(service: Service) -> ASGIApp:
@@ -101,4 +110,4 @@ def _add_page(api: FastAPI) -> None:
         return Response(status_code=204)
 
     if PAGE.is_dir():
-        api.mount("/page", StaticFiles(directory=PAGE), name="page")
+        api.mount("/page", PageParts(directory=PAGE), name="page")

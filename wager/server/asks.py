@@ -97,12 +97,18 @@ async def render(service: Service, talk: Talk) -> Prompt:
         kwargs.setdefault("enable_thinking", talk.wish.is_on)
     chat = Chat(
         [plain_role(message) for message in talk.messages],
-        talk.tools.offered,
+        [_without_strict(tool) for tool in talk.tools.offered],
         kwargs,
         add_generation_prompt=not talk.continue_final,
         continue_final=talk.continue_final,
     )
     return await service.prompts.chat(chat)
+
+
+def _without_strict(tool: Tool) -> Tool:
+    """As the model is told of it: that it is held to the schema is not its business."""
+    function = {key: value for key, value in function_of(tool).items() if key != "strict"}
+    return {**tool, "function": function}
 
 
 def sampling_params(
@@ -187,17 +193,16 @@ def _grammar(service: Service, talk: Talk) -> GrammarSpec | None:
     """What the text must follow: the calls that are required, or the form that was asked for."""
     if talk.tools.offered and service.prompts.form is None:
         raise RequestError("the model's chat template takes no tools", "tools")
-    forced = talk.tools.forced
-    if forced is None:
-        if talk.grammar is not None and talk.tools.offered:
-            raise RequestError(
-                "cannot go with tools that the model may call: tool_choice none", "response_format"
-            )
+    forced, offered, form = talk.tools.forced, talk.tools.offered, service.prompts.form
+    if form is None or not offered:
         return talk.grammar
     if talk.grammar is not None:
-        raise RequestError("cannot go with a tool that must be called", "response_format")
-    assert service.prompts.form is not None
-    return tool_grammar(service.prompts.form, forced, service.prompts.tokenizer, talk.tools.parallel)
+        raise RequestError("cannot go with tools that may be called: tool_choice none", "response_format")
+    if forced is not None:
+        return tool_grammar(form, forced, service.prompts.tokenizer, talk.tools.parallel)
+    if any(function_of(tool).get("strict") for tool in offered):
+        return service.prompts.strict_grammar(form, offered)
+    return None
 
 
 def _with_thinking(service: Service, ask: Ask, talk: Talk, prompt: Prompt) -> Ask:

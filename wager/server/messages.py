@@ -112,6 +112,7 @@ def _tools(body: CountBody) -> ToolWish:
                 "name": one.name,
                 "description": one.description or "",
                 "parameters": one.input_schema,
+                "strict": bool(one.strict),
             },
         }
         for one in body.tools or ()

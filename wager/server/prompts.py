@@ -18,6 +18,7 @@ from wager.records import GrammarSpec
 from wager.server.problems import Problem
 from wager.text.chat import ChatTemplate
 from wager.text.tokenizer import Tokenizer
+from wager.text.tool_grammar import strict_grammar
 from wager.text.tools import Tool, ToolFormat, find_format, for_template
 
 _THREADS = 2
@@ -73,6 +74,10 @@ class Prompts:
 
     async def text(self, text: str, add_special: bool = True) -> Prompt:
         return await self._in_thread(self._text, text, add_special)
+
+    def strict_grammar(self, form: ToolFormat, tools: Sequence[Tool]) -> GrammarSpec:
+        """Free text whose calls of strict tools fit their schemas. Raises RequestError."""
+        return strict_grammar(form, tools, self.tokenizer, self._grammars)
 
     async def check_grammar(self, spec: GrammarSpec) -> None:
         """Compile a grammar ahead of its request: a large one takes a while. Raises RequestError."""

@@ -75,7 +75,7 @@ def talk_of(body: ResponsesBody, client: str) -> Talk:
 
 def _tools(body: ResponsesBody) -> ToolWish:
     tools = [
-        {"type": "function", "function": one.model_dump(exclude={"type", "strict"}, exclude_none=True)}
+        {"type": "function", "function": one.model_dump(exclude={"type"}, exclude_none=True)}
         for one in body.tools or ()
     ]
     choice = body.tool_choice

@@ -62,6 +62,10 @@ class Grammars:
         """Compile it now, so that `begin` finds it ready. Raises RequestError if it cannot be used."""
         self._matcher(spec)
 
+    def is_mark(self, token_id: int) -> bool:
+        """Whether a grammar takes this token for itself, not for the text it shows. Raises RequestError."""
+        return bool(self._read_vocabulary().is_special_token(token_id))
+
     def begin(self, params: SamplingParams) -> Constraint | None:
         """The beginning of a request's text; None where it follows no grammar. Raises RequestError."""
         if params.grammar is None:

@@ -1,17 +1,20 @@
-"""The grammar that forces a tool call: the format's own marks around a known name and arguments that fit.
+"""Grammars of tool calls: the format's own marks around a known name and arguments that fit.
 
-For `tool_choice` required or named. A Lark grammar with one rule per tool, so that every tool's schema is a
-document of its own and its references stay right. Called by the server; `grammar.py` compiles the result.
+`tool_grammar` forces a call, for `tool_choice` required or named; `strict_grammar` leaves the text free and
+holds those calls to their schemas that the model makes by itself. Lark grammars with one rule per tool, so
+that every tool's schema is a document of its own and its references stay right. Called by the server;
+`grammar.py` compiles the result.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wager.errors import RequestError
 from wager.records import GrammarSpec
 from wager.text.call_xml import is_text
-from wager.text.grammar import JSON_STYLE
+from wager.text.grammar import JSON_STYLE, Grammars
 from wager.text.tokenizer import Tokenizer
 from wager.text.tools import Tool, ToolFormat, function_of
 
@@ -25,12 +28,74 @@ def tool_grammar(
     functions = [function_of(tool) for tool in tools]
     if not functions:
         raise RequestError("a call is required, but there is no tool to call", "tool_choice")
-    rules: list[str] = []
+    return _spec([f"start: {_start(form, tokenizer, parallel)}", *_call_rules(form, functions)])
+
+
+def strict_grammar(
+    form: ToolFormat, tools: Sequence[Tool], tokenizer: Tokenizer, grammars: Grammars
+) -> GrammarSpec:
+    """Free text and calls in any order; the arguments of strict tools fit their schemas. Raises RequestError.
+
+    A call begins where the format's parser sees one begin: at its mark, or where a line begins as a call of a
+    known tool does. From there on it is held to the grammar.
+    """
+    functions = [function_of(tool) for tool in tools]
+    if not form.open:
+        return _spec(_free_lines(form, functions))
+    one = '"[" call (", " call)* "]"' if form.name == "mistral" else '"\\n" call "\\n" closed'
+    spelled = f"spelled[lazy]: /(?s:.*){_in_regex(form.open)}/"
+    opened, closed = _as_token(form.open, tokenizer, grammars), _as_token(form.close, tokenizer, grammars)
+    head = [
+        f"start: (opened {one})* {_FREE}",
+        "opened: spelled" + (f" | {_FREE} {opened}" if opened else ""),
+        spelled,
+        f"closed: {_literal(form.close)}" + (f" | {closed}" if closed else ""),
+    ]
+    return _spec([*(head if form.close else head[:3]), *_call_rules(form, functions, free=True)])
+
+
+_FREE = "/(?s:.*)/"
+
+
+def _free_lines(form: ToolFormat, functions: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The grammar for calls without marks: a line that begins as a call of a known tool does is one."""
+    calls, rules = [], []
     for i, function in enumerate(functions):
-        rules += _xml_rules(i, function) if form.name == "xml" else _json_rules(i, function, form.arguments)
-    choice = " | ".join(f"call_{i}" for i in range(len(functions)))
-    head = [f"start: {_start(form, tokenizer, parallel)}", f"call: {choice}"]
-    return GrammarSpec("lark", "\n".join([*head, *rules]) + "\n")
+        name = _in_regex(json.dumps(_name(function), ensure_ascii=False))
+        # Blanks as the parser passes over them.
+        rules.append(f'opened_{i}[lazy]: /((?s:.*)\\n)?\\s*\\{{\\s*"name"\\s*:\\s*{name}/')
+        rules.append(f"arguments_{i}: {_json(_schema(_loose(function)))}")
+        behind = _literal(f', "{form.arguments}": ')
+        calls.append(f'opened_{i} {behind} arguments_{i} "}}"')
+    return [f"start: ({' | '.join(calls)})* {_FREE}", *rules]
+
+
+def _spec(lines: Sequence[str]) -> GrammarSpec:
+    return GrammarSpec("lark", "\n".join(lines) + "\n")
+
+
+def _call_rules(form: ToolFormat, functions: Sequence[Mapping[str, Any]], free: bool = False) -> list[str]:
+    """`call`, any of the tools, and its parts. `free`: only strict tools are held to their schemas."""
+    rules = ["call: " + " | ".join(f"call_{i}" for i in range(len(functions)))]
+    for i, function in enumerate(functions):
+        if form.name != "xml":
+            rules += _json_rules(i, _loose(function) if free else function, form.arguments)
+        elif free and not function.get("strict"):
+            rules += [f"call_{i}: {_literal(f'<function={_name(function)}>')} any_{i}"]
+            rules += [f'any_{i}[suffix="</function>"]: {_FREE}']
+        else:
+            rules += _xml_rules(i, function)
+    return rules
+
+
+def _loose(function: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The function with the schema its calls are held to: its own where it is strict, else any object."""
+    return function if function.get("strict") else {**function, "parameters": {"additionalProperties": True}}
+
+
+def _in_regex(text: str) -> str:
+    """The text as a part of a regular expression between slashes."""
+    return re.sub(r"([^\w\s\"'<>])", r"\\\1", text)
 
 
 def _start(form: ToolFormat, tokenizer: Tokenizer, parallel: bool) -> str:
@@ -48,6 +113,12 @@ def _mark(mark: str, tokenizer: Tokenizer) -> str:
     """A mark that is one token is written as that token, as the model was taught; else as text."""
     token_id = tokenizer.token_id(mark)
     return _literal(mark) if token_id is None else f"<[{token_id}]>"
+
+
+def _as_token(mark: str, tokenizer: Tokenizer, grammars: Grammars) -> str | None:
+    """The token of a mark, where it is not the same to a grammar as the mark spelled out."""
+    token_id = tokenizer.token_id(mark) if mark else None
+    return None if token_id is None or not grammars.is_mark(token_id) else f"<[{token_id}]>"
 
 
 def _json_rules(index: int, function: Mapping[str, Any], key: str) -> list[str]:

@@ -39,6 +39,8 @@ class StepCosts:
     verify: CostCurve
     draft_by_depth: Mapping[int, float] | None = None
     """Times of shorter drafts by guesses asked for; None: every draft costs what the whole one costs."""
+    decide_ms: float = 0.0
+    """What a policy that weighs its bets adds to a step: thinking, trees to arrange, learning."""
 
     def plain_ms(self, rows: int = 1) -> float:
         return self.verify(rows)
@@ -51,18 +53,21 @@ class StepCosts:
         return float(np.interp(depth, depths, [self.draft_by_depth[known] for known in depths]))
 
 
-def step_costs(name: str, draft_ms: float | Mapping[int, float], points: Mapping[int, float]) -> StepCosts:
+def step_costs(
+    name: str, draft_ms: float | Mapping[int, float], points: Mapping[int, float], decide_ms: float = 0.0
+) -> StepCosts:
     """Checked costs; the deepest time of a table of drafts is the whole draft's. Raises InputError."""
     verify = CostCurve(points, name)
+    decide_ms = _time(decide_ms, f"{name}.decide_ms")
     if not isinstance(draft_ms, Mapping):
-        return StepCosts(name, _draft_time(draft_ms, f"{name}.draft_ms"), verify)
+        return StepCosts(name, _time(draft_ms, f"{name}.draft_ms"), verify, None, decide_ms)
     if not draft_ms or min(draft_ms) < 1:
         raise InputError("needs at least one time, depths from 1", field=f"{name}.draft_ms")
-    times = {depth: _draft_time(time, f"{name}.draft_ms[{depth}]") for depth, time in draft_ms.items()}
-    return StepCosts(name, times[max(times)], verify, times)
+    times = {depth: _time(time, f"{name}.draft_ms[{depth}]") for depth, time in draft_ms.items()}
+    return StepCosts(name, times[max(times)], verify, times, decide_ms)
 
 
-def _draft_time(time_ms: float, field: str) -> float:
+def _time(time_ms: float, field: str) -> float:
     if not (math.isfinite(time_ms) and time_ms >= 0):
         raise InputError(f"{time_ms!r} is not a time of at least 0", field=field)
     return float(time_ms)
@@ -71,7 +76,7 @@ def _draft_time(time_ms: float, field: str) -> float:
 def load_costs(name_or_path: str) -> StepCosts:
     """A curve by name, or from a JSON file {"name", "draft_ms", "verify_ms": {"1": .., "8": ..}}.
 
-    `draft_ms` is one time, or a table by guesses asked for.
+    `draft_ms` is one time, or a table by guesses asked for; `decide_ms` may stand beside it.
     """
     if name_or_path in _MEASURED:
         draft_ms, points = _MEASURED[name_or_path]
@@ -95,17 +100,16 @@ def _read(path: Path) -> dict[str, object]:
 
 
 def _parse(data: dict[str, object], path: Path) -> StepCosts:
-    unknown = sorted(set(data) - {"name", "draft_ms", "verify_ms"})
+    unknown = sorted(set(data) - {"name", "draft_ms", "verify_ms", "decide_ms"})
     if unknown:
         raise InputError(f"{path} has an unknown key {unknown[0]!r}", field="costs")
     name = data.get("name", path.stem)
     if not isinstance(name, str) or not name:
         raise InputError(f"{name!r} is not a name", field="costs.name")
     points = _table(data.get("verify_ms"), f"{name}.verify_ms", "tokens")
-    draft = data.get("draft_ms")
-    if isinstance(draft, dict):
-        return step_costs(name, _table(draft, f"{name}.draft_ms", "guesses"), points)
-    return step_costs(name, _number(draft, f"{name}.draft_ms"), points)
+    draft, field = data.get("draft_ms"), f"{name}.draft_ms"
+    times = _table(draft, field, "guesses") if isinstance(draft, dict) else _number(draft, field)
+    return step_costs(name, times, points, _number(data.get("decide_ms", 0.0), f"{name}.decide_ms"))
 
 
 def _table(table: object, field: str, counted: str) -> dict[int, float]:

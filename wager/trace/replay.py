@@ -14,10 +14,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from wager.errors import ConfigError
-from wager.policy import Controller, Draft, Evidence, Experience, Offer, Row, RowOutcome, StepOutcome
+from wager.policy import (
+    Controller,
+    Draft,
+    Evidence,
+    Experience,
+    Offer,
+    Policy,
+    Row,
+    RowOutcome,
+    StepOutcome,
+)
 from wager.policy.base import UNLIMITED
 from wager.policy.controller import DecisionSink
 from wager.policy.names import needs_target_p1
+from wager.policy.simple import Plain
 from wager.trace.costs import StepCosts
 from wager.trace.format import Trace
 from wager.tree import Tree, accept, row_trees
@@ -175,6 +186,10 @@ class _Clock:
             self._drafts[depth] = self._costs.draft_time_ms(depth)
         return self._drafts[depth]
 
+    def decide_ms(self, policy: Policy) -> float:
+        """What the policy's own thinking takes; one that always bets the same has none."""
+        return 0.0 if isinstance(policy, Plain) else self._costs.decide_ms
+
     def seen(self, time_ms: float) -> float:
         noise = self._noise
         if noise.spread > 0:
@@ -272,7 +287,7 @@ def _step(controller: Controller, clock: _Clock, slots: list[_Slot]) -> tuple[St
         shares, num_tokens, clock.seen(verify_ms), clock.seen(draft_ms) if draft_ms else 0.0, evidence
     )
     controller.learn(outcome)
-    return outcome, verify_ms + draft_ms
+    return outcome, verify_ms + draft_ms + clock.decide_ms(controller.policy)
 
 
 def _trees(controller: Controller, slots: list[_Slot], rows: list[Row], offers: list[Offer]) -> list[Tree]:
