@@ -153,7 +153,7 @@ def priced_ms(counts: Counts, costs: StepCosts, policy: str) -> float:
     drafted = sum(num for drafter, num in counts.drafters.items() if drafter)
     passes = sum(num * costs.verify(1 + nodes) for nodes, num in counts.bets.items())
     decides = not (policy == BASELINE or is_fixed(policy))
-    return passes + drafted * costs.draft_time_ms(depth) + decides * counts.steps * costs.decide_ms
+    return passes + drafted * costs.draft_time_ms(depth) + decides * drafted * costs.decide_ms
 
 
 def cost_error(content: Content, costs: StepCosts, policy: str) -> float:

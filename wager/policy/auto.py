@@ -5,12 +5,14 @@ With lambda the long-run rate (tokens per millisecond), the best n nodes of a dr
     sum of their path probabilities - lambda * (cost(n) - cost(0))
 
 and the bet is the n where that is highest, over all n. A draft is made when what drafts have been worth
-lately exceeds lambda * its time; while it does not, backed-off probes keep learning. The ledger caps what one
-step may lose. Calibrated chances come from calibration.py, costs from cost.py, places from allocation.py.
+lately exceeds lambda * its time, as deep as pays best (reach.py); while it does not, backed-off probes keep
+learning. The ledger caps what one step may lose. What drafters have shown is in known.py, costs are in
+cost.py; places come from allocation.py.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
@@ -25,23 +27,22 @@ from wager.policy.base import (
     Offer,
     Prediction,
     Row,
+    RowOutcome,
     StepOutcome,
     limits_of,
     stack_scores,
 )
-from wager.policy.calibration import Calibrator
 from wager.policy.cost import MAX_TOKENS
 from wager.policy.experience import Experience, longest_context
-from wager.policy.gain import Probe, SteadyMean
+from wager.policy.known import Known
 from wager.policy.ledger import Account
+from wager.policy.reach import best_depth, options
 from wager.tree import Forest, build_forest
 
-_RATE_MEMORY = 0.99  # per step, of the long-run speed-up
 _STAKE_STEPS = 0.5  # plain steps that one bet may cost beyond what its accounts bear
 _START_STEPS = 2.0  # plain steps that a request may be behind before it has had time to gain,
 _BACKED_STEPS = 2.0  # and at most so many more
 _BACKING = 0.05  # out of this share of what all requests together have saved
-_OWN_STEPS = 8.0  # plain steps of its own after which a request's pace counts as much as the others'
 _REFRESH = 64  # steps after which the plain pass is timed again,
 _CHEAP = 0.3  # at a step whose best bet is worth no more than this many tokens
 _WAKE = 2.5  # standard deviations of good surprise that end the waiting between probes
@@ -65,27 +66,6 @@ class AutoConfig:
 
 
 @dataclass(slots=True)
-class _Line:
-    """What is known of one drafter in one phase."""
-
-    calibrator: Calibrator
-    gain: SteadyMean
-    probe: Probe
-
-
-@dataclass(slots=True)
-class _Own:
-    """What one request has shown so far; it starts as the others were lately, and soon goes by itself."""
-
-    worth: float
-    """Plain time of what it emitted, in plain steps,"""
-    spent: float
-    """and the time spent on that."""
-    gains: dict[tuple[str, str], SteadyMean] = field(default_factory=dict)
-    """What drafts were worth to it, by drafter and phase."""
-
-
-@dataclass(slots=True)
 class _Step:
     """The step under way, between offer and learn."""
 
@@ -96,6 +76,8 @@ class _Step:
     costs: FloatArray | None = None
     probing: set[str] = field(default_factory=set)
     """Drafters that run in this step only to see whether they are worth it again."""
+    depths: dict[str, int] = field(default_factory=dict)
+    """How deep each drafter was asked to go; 0: whole."""
     expected: dict[int, float] | None = None
 
 
@@ -115,10 +97,7 @@ class Auto:
         self.experience = experience
         self.config = config or AutoConfig()
         self.prediction = Prediction(1.0, 0.0)
-        self._lines: dict[tuple[str, str], _Line] = {}
-        self._own: dict[Hashable, _Own] = {}
-        self._plain_worth = 20.0  # discounted plain time of what was emitted,
-        self._spent = 20.0  # and discounted time spent, in plain steps
+        self._known = Known(self.config.first_gain, self.config.longest_probe)
         self._step = _Step()
 
     # -- before drafting
@@ -138,9 +117,11 @@ class Auto:
         if not by_drafter or not self._may_bet(ledger.total, 1.0):
             return offers
         for drafter, places in by_drafter.items():
-            if self._worth_drafting(drafter, [rows[i] for i in places], step):
+            depth = self._worth_drafting(drafter, [rows[i] for i in places], step)
+            if depth is not None:
+                step.depths[drafter] = depth
                 for i in places:
-                    offers[i] = Offer(drafter)
+                    offers[i] = Offer(drafter, depth)
         return offers
 
     def _begin(self, rows: Sequence[Row]) -> _Step:
@@ -154,33 +135,9 @@ class Auto:
         base_ms = plain_ms = float(costs[tokens])
         if num_emitting != tokens:
             plain_ms = float(costs[min(num_emitting, MAX_TOKENS)])
-        self._step = _Step(self._pace(rows) / plain_ms, tokens, base_ms, costs)
+        self._step = _Step(self._known.pace(rows) / plain_ms, tokens, base_ms, costs)
         self.prediction = Prediction(float(num_emitting), base_ms)
         return self._step
-
-    def _pace(self, rows: Sequence[Row]) -> float:
-        """Tokens per plain step that these rows make together: what a millisecond is worth to them."""
-        total = 0.0
-        for row in rows:
-            if row.emits:
-                own = self._of(row.request_id)
-                total += max(1.0, own.worth / own.spent)
-        return max(total, 1.0)
-
-    def _of(self, request_id: Hashable) -> _Own:
-        own = self._own.get(request_id)
-        if own is None:
-            speedup = max(1.0, self._plain_worth / self._spent)
-            own = self._own[request_id] = _Own(_OWN_STEPS * speedup, _OWN_STEPS)
-        return own
-
-    def _gain(self, row: Row, drafter: str) -> SteadyMean:
-        """What drafts have been worth to this request, starting from what they were worth to all."""
-        gains, key = self._of(row.request_id).gains, (drafter, row.phase)
-        gain = gains.get(key)
-        if gain is None:
-            gain = gains[key] = self._line(drafter, row.phase).gain.copy()
-        return gain
 
     def _best_drafter(self, row: Row) -> str | None:
         if row.max_depth <= 0 or row.max_nodes <= 0 or not row.drafters or not row.emits:
@@ -191,25 +148,26 @@ class Auto:
 
         def net(drafter: str) -> float:
             draft_ms = costs.draft_ms(drafter, 1, row.context_len)
-            return self._gain(row, drafter).value - rate * draft_ms
+            return self._known.gain(row, drafter).value - rate * draft_ms
 
         return max(row.drafters, key=net)
 
-    def _worth_drafting(self, drafter: str, rows: list[Row], step: _Step) -> bool:
-        gross, context_len = 0.0, 0
-        probes: dict[str, Probe] = {}
-        for row in rows:
-            gross += max(0.0, self._gain(row, drafter).value)
-            context_len = max(context_len, row.context_len)
-            probes[row.phase] = self._line(drafter, row.phase).probe
-        if gross > step.rate * self.experience.costs.draft_ms(drafter, len(rows), context_len):
-            return True
+    def _worth_drafting(self, drafter: str, rows: list[Row], step: _Step) -> int | None:
+        """How deep to draft for these rows (0: in full); None where no draft is worth its time."""
+        costs, context_len = self.experience.costs, longest_context(rows)
+        gains = [max(0.0, self._known.gain(row, drafter).value) for row in rows]
+        reaches = [self._known.reach(row, drafter) for row in rows]
+        best = best_depth(
+            reaches, gains, lambda depth: step.rate * costs.draft_ms(drafter, len(rows), context_len, depth)
+        )
+        if best.net > 0.0:
+            return best.depth
         due = False
-        for probe in probes.values():
+        for probe in {row.phase: self._known.line(drafter, row.phase).probe for row in rows}.values():
             due = probe.due() or due  # each one counts this step
         if due:
             step.probing.add(drafter)
-        return due
+        return 0 if due else None
 
     def _start_steps(self) -> float:
         """Plain steps that a request may be behind at first: more where all together are well ahead."""
@@ -249,10 +207,11 @@ class Auto:
         drafted = sum(draft is not None for draft in drafts)
         floor = self.config.row_floor if len(rows) > 1 and num_nodes >= drafted else 0
         self._note_expected(forest, worth, num_nodes, drafts)
+        self._learn_reach(forest, rows, drafts)
         if num_nodes:
             self.prediction = Prediction(
                 self.prediction.tokens + float(worth[num_nodes - 1]),
-                float(costs[base + num_nodes]) + self._draft_ms(rows, drafts),
+                float(costs[base + num_nodes]) + self._drafts_ms(rows, drafts),
             )
         return allocate(forest, num_nodes, floor)
 
@@ -266,7 +225,7 @@ class Auto:
     def _increments(self, row: Row, draft: Draft) -> FloatArray:
         if draft.logprobs is None:
             return self.experience.survival.log_rates(draft.num_depths, (draft.drafter, row.phase))
-        return self._line(draft.drafter, row.phase).calibrator.log_acceptance(draft.logprobs)
+        return self._known.line(draft.drafter, row.phase).calibrator.log_acceptance(draft.logprobs)
 
     def _room(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> int:
         """Places that may be used: by configuration, by what has been measured, by what may be lost."""
@@ -294,12 +253,35 @@ class Auto:
             bearable = min(bearable, ledger.allowance_ms(own, self._start_steps() * plain_ms))
         return bearable + _STAKE_STEPS * plain_ms
 
-    def _draft_ms(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> float:
-        names = [draft.drafter for draft in drafts if draft is not None]
-        context_len = longest_context(rows)
-        return sum(
-            self.experience.costs.draft_ms(name, names.count(name), context_len) for name in set(names)
-        )
+    def _drafts_ms(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> float:
+        names = Counter(draft.drafter for draft in drafts if draft is not None)
+        offers = {Offer(name, self._step.depths.get(name, 0)): num for name, num in names.items()}
+        return self.experience.costs.drafts_ms(offers, longest_context(rows))
+
+    def _learn_reach(self, forest: Forest, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> None:
+        """Whole drafts show what shorter ones would have been worth; in a batch, to all rows together."""
+        step, costs = self._step, self._step.costs
+        assert costs is not None
+        taught = [
+            (row, draft)
+            for row, draft in zip(rows, drafts, strict=True)
+            if draft is not None and draft.logprobs is not None and not step.depths.get(draft.drafter)
+        ]
+        # A row near its end shows less than a whole draft.
+        if not taught or any(row.max_depth < draft.num_depths for row, draft in taught):
+            return
+        base, probs = step.base_tokens, forest.path_probs
+
+        def worth(depth: int) -> float:
+            reached = probs[forest.depth <= depth]
+            values = reached.cumsum() - step.rate * (costs[base + 1 : base + 1 + len(reached)] - costs[base])
+            return max(0.0, float(values.max())) if len(values) else 0.0
+
+        full = max(draft.num_depths for _, draft in taught)
+        found = {depth: worth(depth) for depth in (full, *options(full))}
+        for row, draft in taught:
+            self._known.line(draft.drafter, row.phase).reach.learn(full, found)
+            self._known.reach(row, draft.drafter).learn(full, found)
 
     def _note_expected(
         self, forest: Forest, worth: FloatArray, num_nodes: int, drafts: Sequence[Draft | None]
@@ -331,21 +313,13 @@ class Auto:
         if step.expected:
             self._learn_gains(outcome, step.expected, costs)
         for item in outcome.evidence:
-            line = self._line(item.drafter, item.phase)
+            line = self._known.line(item.drafter, item.phase)
             surprise = line.calibrator.learn(item)
             if surprise.shifted:
-                self._restart(item.drafter, item.phase)
+                self._known.restart(item.drafter, item.phase)
             if surprise.deviation > _WAKE:
                 line.probe.result(won=True)  # far better than thought: look again at once
         step.costs = None
-
-    def _restart(self, drafter: str, phase: str) -> None:
-        """The drafter has changed: what its drafts were worth before says little, to anyone."""
-        self._line(drafter, phase).gain.restart()
-        for own in self._own.values():
-            gain = own.gains.get((drafter, phase))
-            if gain is not None:
-                gain.restart()
 
     def _learn_gains(self, outcome: StepOutcome, expected: dict[int, float], costs: FloatArray) -> None:
         """What each drafted row's bet was worth: half as expected, half as it came."""
@@ -358,49 +332,40 @@ class Auto:
         for i, share in enumerate(outcome.rows):
             if share.offer.drafter is None or i not in expected:
                 continue
-            line = self._line(share.offer.drafter, share.row.phase)
+            line = self._known.line(share.offer.drafter, share.row.phase)
             gain = 0.5 * (expected[i] + share.accepted - price * share.num_nodes)
+            gain = self._as_whole(share, gain)
             line.gain.add(gain)
-            self._gain(share.row, share.offer.drafter).add(gain)
+            self._known.gain(share.row, share.offer.drafter).add(gain)
             if share.offer.drafter in step.probing:
                 draft_ms = self.experience.costs.draft_ms(share.offer.drafter, 1, share.row.context_len)
                 line.probe.result(won=gain > step.rate * draft_ms, price=draft_ms / step.base_ms)
 
+    def _as_whole(self, share: RowOutcome, gain: float) -> float:
+        """What a whole draft would have been worth where a shorter one was worth `gain`."""
+        assert share.offer.drafter is not None
+        reach, depth = self._known.reach(share.row, share.offer.drafter), share.offer.depth
+        reach.drafted(depth, to_its_end=0 < depth <= share.accepted)
+        return gain / reach.share(depth) if gain > 0.0 else gain
+
     def _learn_rate(self, outcome: StepOutcome, costs: FloatArray) -> None:
         """The speed-up over plain decoding, on the model's own costs so that a stall does not sway it."""
-        num_rows, emitted, context_len = len(outcome.rows), 0, 0
-        drafting: dict[str, int] = {}
+        num_rows, context_len = len(outcome.rows), 0
+        drafting: dict[Offer, int] = {}
         for share in outcome.rows:
-            row, drafter = share.row, share.offer.drafter
+            row = share.row
             if not row.emits:
                 return  # a prompt chunk's time belongs to no bet
             context_len = max(context_len, row.context_len)
-            emitted += share.accepted + 1
-            if drafter is not None:
-                drafting[drafter] = drafting.get(drafter, 0) + 1
+            if share.offer.drafter is not None:
+                drafting[share.offer] = drafting.get(share.offer, 0) + 1
         plain_ms = spent_ms = float(costs[min(num_rows, MAX_TOKENS)])
         if outcome.num_tokens != num_rows:
             spent_ms = float(costs[min(outcome.num_tokens, MAX_TOKENS)])
-        for drafter, num in drafting.items():
-            spent_ms += self.experience.costs.draft_ms(drafter, num, context_len)
-        spent = spent_ms / plain_ms
-        self._plain_worth = _RATE_MEMORY * self._plain_worth + emitted / num_rows
-        self._spent = _RATE_MEMORY * self._spent + spent
-        for share in outcome.rows:
-            own = self._of(share.row.request_id)
-            own.worth = _RATE_MEMORY * own.worth + share.accepted + 1
-            own.spent = _RATE_MEMORY * own.spent + spent
+        spent_ms += self.experience.costs.drafts_ms(drafting, context_len)
+        self._known.enter(
+            {share.row.request_id: share.accepted + 1 for share in outcome.rows}, spent_ms / plain_ms
+        )
 
     def forget(self, request_id: Hashable) -> None:
-        self._own.pop(request_id, None)
-
-    def _line(self, drafter: str, phase: str) -> _Line:
-        line = self._lines.get((drafter, phase))
-        if line is None:
-            kin = next((known for (name, _), known in self._lines.items() if name == drafter), None)
-            if kin is None:
-                calibrator, gain = Calibrator(), SteadyMean(self.config.first_gain)
-            else:
-                calibrator, gain = kin.calibrator.copy(), kin.gain.copy()
-            line = self._lines[drafter, phase] = _Line(calibrator, gain, Probe(self.config.longest_probe))
-        return line
+        self._known.forget(request_id)

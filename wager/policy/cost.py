@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from wager.errors import ConfigError, InputError
-from wager.policy.base import FloatArray, IntArray
+from wager.policy.base import FloatArray, IntArray, Offer
 
 MAX_TOKENS = 1024  # larger passes are prompt chunks, not bets: their times are not kept
 _FIRST_CLIP = math.log(3.0)  # how far a first sample may stand from what its neighbours say
@@ -93,6 +93,7 @@ class _Cell:
 
 _MAX_WEIGHT = 60.0
 _SHIFT_STRIKES = 3
+_SHORTER = 0.8  # of the next deeper draft's time: what a shorter one is taken to need until it was timed
 _REFIT_SOON = 16  # passes between two fits for a size that is well known,
 _REFIT = 64  # passes after which the curve is fitted again in any case: weights fade
 
@@ -293,7 +294,8 @@ class CostModel:
         self._is_padded = bool(buckets)
         self._warm_up = warm_up
         self._tables: dict[tuple[int, int], CostTable] = {}
-        self._drafts: dict[tuple[str, int], RobustTime] = {}
+        self._drafts: dict[tuple[str, int, int], RobustTime] = {}
+        """By drafter, depth asked for (0: all of it) and octave of rows."""
         self.measured = False
         """Whether any pass has been timed: until then every time is a guess."""
 
@@ -306,10 +308,10 @@ class CostModel:
             self._shape(rows, context_len).observe(self._size(num_tokens), time_ms)
             self.measured = True
 
-    def observe_draft(self, drafter: str, rows: int, time_ms: float) -> None:
-        """A draft pass for `rows` rows took `time_ms`."""
+    def observe_draft(self, drafter: str, rows: int, time_ms: float, depth: int = 0) -> None:
+        """A draft pass for `rows` rows, of which `depth` guesses were asked (0: all), took `time_ms`."""
         if time_ms > 0 and math.isfinite(time_ms):
-            key = (drafter, _octave(rows))
+            key = (drafter, depth, _octave(rows))
             if key in self._drafts:
                 self._drafts[key].observe(time_ms)
             else:
@@ -334,16 +336,30 @@ class CostModel:
         """Time of a plain step of these rows: one token each."""
         return float(self.curve(rows, context_len)[min(rows, MAX_TOKENS)])
 
-    def draft_ms(self, drafter: str, rows: int, context_len: int) -> float:
-        """Time of one draft pass; a share of a plain pass until one was measured."""
+    def draft_ms(self, drafter: str, rows: int, context_len: int, depth: int = 0) -> float:
+        """Time of one draft pass; a share of a plain pass, or of a deeper draft, until one was measured."""
         octave = _octave(rows)
-        known = self._drafts.get((drafter, octave))
-        if known is None:
-            near = [key for key in self._drafts if key[0] == drafter]
-            if not near:
-                return self._draft_share * self.plain_ms(rows, context_len)
-            known = self._drafts[min(near, key=lambda key: abs(key[1] - octave))]
-        return known.value_ms
+        known = self._drafts.get((drafter, depth, octave)) or self._nearest_draft(drafter, depth, octave)
+        if known is not None:
+            return known.value_ms
+        if depth:
+            deeper = [key[1] for key in self._drafts if key[0] == drafter and key[1] > depth]
+            return _SHORTER * self.draft_ms(drafter, rows, context_len, min(deeper, default=0))
+        return self._draft_share * self.plain_ms(rows, context_len)
+
+    def drafts_ms(self, rows_by_offer: Mapping[Offer, int], context_len: int) -> float:
+        """Time of all draft passes of a step, by what was asked and for how many rows."""
+        return sum(
+            self.draft_ms(offer.drafter, num, context_len, offer.depth)
+            for offer, num in rows_by_offer.items()
+            if offer.drafter is not None
+        )
+
+    def _nearest_draft(self, drafter: str, depth: int, octave: int) -> RobustTime | None:
+        """Of the same depth, that of the nearest number of rows; for a whole draft any depth will do."""
+        own = [key for key in self._drafts if key[0] == drafter]
+        near = [key for key in own if key[1] == depth] or ([] if depth else own)
+        return self._drafts[min(near, key=lambda key: abs(key[2] - octave))] if near else None
 
     def _size(self, num_tokens: int) -> int:
         if self._is_padded:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from wager.policy.base import Row, StepOutcome
+from wager.policy.base import Offer, Row, StepOutcome
 from wager.policy.cost import MAX_TOKENS, CostModel
 from wager.policy.ledger import Ledger
 from wager.policy.stats import SpeculationStats
@@ -38,23 +38,23 @@ class Experience:
         if not outcome.rows:
             return
         context_len = 0
-        drafting: dict[str, int] = {}
+        drafting: dict[Offer, int] = {}
         for share in outcome.rows:
             context_len = max(context_len, share.row.context_len)
-            drafter = share.offer.drafter
-            if drafter is not None:
-                drafting[drafter] = drafting.get(drafter, 0) + 1
+            if share.offer.drafter is not None:
+                drafting[share.offer] = drafting.get(share.offer, 0) + 1
         # Posted before the costs learn from it: a stalled step must not vouch for itself.
         self._post(outcome, context_len, drafting)
         self.costs.observe_pass(outcome.num_tokens, len(outcome.rows), context_len, outcome.verify_ms)
         if len(drafting) == 1:
-            drafter, num_rows = next(iter(drafting.items()))
-            self.costs.observe_draft(drafter, num_rows, outcome.draft_ms)
+            (drafter, depth), num_rows = next(iter(drafting.items()))
+            assert drafter is not None
+            self.costs.observe_draft(drafter, num_rows, outcome.draft_ms, depth)
         for item in outcome.evidence:
             stood = leading_hits(item.ranks.tolist())
             self.survival.observe(stood, len(item.ranks), (item.drafter, item.phase))
 
-    def _post(self, outcome: StepOutcome, context_len: int, drafting: dict[str, int]) -> None:
+    def _post(self, outcome: StepOutcome, context_len: int, drafting: dict[Offer, int]) -> None:
         """Share the step's time among its rows by their tokens in the pass, on both sides of the account.
 
         Plain decoding would have run the same pass without the nodes, and one plain step more for every token
@@ -84,11 +84,11 @@ class Experience:
             float(curve[min(num_emitting, MAX_TOKENS)]) / max(num_emitting, 1),
         )
 
-    def _stalled_ms(self, outcome: StepOutcome, context_len: int, drafting: dict[str, int]) -> float:
+    def _stalled_ms(self, outcome: StepOutcome, context_len: int, drafting: dict[Offer, int]) -> float:
         """Time that the machine stood still: no bet made it, so no account pays for it."""
         curve = self.costs.curve(len(outcome.rows), context_len)
         expected = float(curve[min(outcome.num_tokens, len(curve) - 1)])
-        expected += sum(self.costs.draft_ms(name, num, context_len) for name, num in drafting.items())
+        expected += self.costs.drafts_ms(drafting, context_len)
         excess = outcome.verify_ms + outcome.draft_ms - expected
         if excess <= _STALL * expected:
             return 0.0

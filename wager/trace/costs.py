@@ -40,7 +40,7 @@ class StepCosts:
     draft_by_depth: Mapping[int, float] | None = None
     """Times of shorter drafts by guesses asked for; None: every draft costs what the whole one costs."""
     decide_ms: float = 0.0
-    """What a policy that weighs its bets adds to a step: thinking, trees to arrange, learning."""
+    """What a policy that weighs its bets adds to a step with a draft: thinking, arranging, learning."""
 
     def plain_ms(self, rows: int = 1) -> float:
         return self.verify(rows)

@@ -186,9 +186,9 @@ class _Clock:
             self._drafts[depth] = self._costs.draft_time_ms(depth)
         return self._drafts[depth]
 
-    def decide_ms(self, policy: Policy) -> float:
-        """What the policy's own thinking takes; one that always bets the same has none."""
-        return 0.0 if isinstance(policy, Plain) else self._costs.decide_ms
+    def decide_ms(self, policy: Policy, drafted: bool) -> float:
+        """What weighing a draft takes; a policy that always bets the same does not weigh."""
+        return self._costs.decide_ms if drafted and not isinstance(policy, Plain) else 0.0
 
     def seen(self, time_ms: float) -> float:
         noise = self._noise
@@ -287,7 +287,7 @@ def _step(controller: Controller, clock: _Clock, slots: list[_Slot]) -> tuple[St
         shares, num_tokens, clock.seen(verify_ms), clock.seen(draft_ms) if draft_ms else 0.0, evidence
     )
     controller.learn(outcome)
-    return outcome, verify_ms + draft_ms + clock.decide_ms(controller.policy)
+    return outcome, verify_ms + draft_ms + clock.decide_ms(controller.policy, draft_ms > 0.0)
 
 
 def _trees(controller: Controller, slots: list[_Slot], rows: list[Row], offers: list[Offer]) -> list[Tree]:

@@ -1,0 +1,126 @@
+"""What drafters have shown so far: to all requests, and to each of them.
+
+A request starts as the others were lately and soon goes by what it sees itself; a new phase of a text starts
+from what is known of its drafter elsewhere. It keeps and hands out; `auto` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from wager.policy.base import Row
+from wager.policy.calibration import Calibrator
+from wager.policy.gain import Probe, SteadyMean
+from wager.policy.reach import Reach
+
+_RATE_MEMORY = 0.99  # per step, of the long-run speed-up
+_START = 20.0  # plain steps that count as plain decoding before anything was seen
+_OWN_STEPS = 8.0  # plain steps of its own after which a request's pace counts as much as the others'
+
+
+@dataclass(slots=True)
+class Line:
+    """What is known of one drafter in one phase."""
+
+    calibrator: Calibrator
+    gain: SteadyMean
+    probe: Probe
+    reach: Reach
+
+
+@dataclass(slots=True)
+class _Pace:
+    """Discounted plain time of what was emitted, and time spent on it, in plain steps."""
+
+    worth: float
+    spent: float
+
+    @property
+    def speedup(self) -> float:
+        return max(1.0, self.worth / self.spent)
+
+    def add(self, worth: float, spent: float) -> None:
+        self.worth = _RATE_MEMORY * self.worth + worth
+        self.spent = _RATE_MEMORY * self.spent + spent
+
+
+@dataclass(slots=True)
+class _Own:
+    """What one request has shown."""
+
+    pace: _Pace
+    gains: dict[tuple[str, str], SteadyMean] = field(default_factory=dict)
+    """What drafts were worth to it, by drafter and phase,"""
+    reaches: dict[tuple[str, str], Reach] = field(default_factory=dict)
+    """and what shorter ones would have kept of that."""
+
+
+class Known:
+    """Lines by drafter and phase, and what each request has of its own."""
+
+    def __init__(self, first_gain: float, longest_probe: int) -> None:
+        """first_gain: tokens a draft is taken to be worth before one was seen."""
+        self._first_gain = first_gain
+        self._longest_probe = longest_probe
+        self._lines: dict[tuple[str, str], Line] = {}
+        self._own: dict[Hashable, _Own] = {}
+        self._pace = _Pace(_START, _START)
+
+    def line(self, drafter: str, phase: str) -> Line:
+        line = self._lines.get((drafter, phase))
+        if line is None:
+            kin = next((known for (name, _), known in self._lines.items() if name == drafter), None)
+            if kin is None:
+                calibrator, gain, reach = Calibrator(), SteadyMean(self._first_gain), Reach()
+            else:
+                calibrator, gain, reach = kin.calibrator.copy(), kin.gain.copy(), kin.reach.copy()
+            line = self._lines[drafter, phase] = Line(calibrator, gain, Probe(self._longest_probe), reach)
+        return line
+
+    def gain(self, row: Row, drafter: str) -> SteadyMean:
+        """What drafts have been worth to this request, starting from what they were worth to all."""
+        gains, key = self._of(row.request_id).gains, (drafter, row.phase)
+        gain = gains.get(key)
+        if gain is None:
+            gain = gains[key] = self.line(drafter, row.phase).gain.copy()
+        return gain
+
+    def reach(self, row: Row, drafter: str) -> Reach:
+        """The same of what shorter drafts keep."""
+        reaches, key = self._of(row.request_id).reaches, (drafter, row.phase)
+        reach = reaches.get(key)
+        if reach is None:
+            reach = reaches[key] = self.line(drafter, row.phase).reach.copy()
+        return reach
+
+    def pace(self, rows: Sequence[Row]) -> float:
+        """Tokens per plain step that these rows make together: what a millisecond is worth to them."""
+        total = 0.0
+        for row in rows:
+            if row.emits:
+                total += self._of(row.request_id).pace.speedup
+        return max(total, 1.0)
+
+    def enter(self, emitted: Mapping[Hashable, int], spent: float) -> None:
+        """A step emitted so many tokens for each request and took so many plain steps' time."""
+        self._pace.add(sum(emitted.values()) / len(emitted), spent)
+        for request_id, tokens in emitted.items():
+            self._of(request_id).pace.add(tokens, spent)
+
+    def restart(self, drafter: str, phase: str) -> None:
+        """The drafter has changed: what its drafts were worth before says little, to anyone."""
+        self.line(drafter, phase).gain.restart()
+        for own in self._own.values():
+            gain = own.gains.get((drafter, phase))
+            if gain is not None:
+                gain.restart()
+
+    def forget(self, request_id: Hashable) -> None:
+        self._own.pop(request_id, None)
+
+    def _of(self, request_id: Hashable) -> _Own:
+        own = self._own.get(request_id)
+        if own is None:
+            own = self._own[request_id] = _Own(_Pace(_OWN_STEPS * self._pace.speedup, _OWN_STEPS))
+        return own
