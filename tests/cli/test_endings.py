@@ -18,14 +18,14 @@ from tests.nn.tiny import save_drafter, save_target
 
 WAGER = [sys.executable, "-c", "from wager.cli.main import run; run()"]
 QUICK = ["--raw", "--drafter", "none", "--layout", "out_in", "--threads", "1", "--num-pages", "300"]
-FOREVER = ["--max-tokens", "4000", "--ignore-eos", "--num-pages", "300"]
+FOREVER = ["--max-tokens", "30000", "--ignore-eos", "--num-pages", "1000"]
 PATIENCE_S = 120
 
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "target"
-    save_target(folder, "qwen3", vocab_size=360, max_position_embeddings=4096)
+    save_target(folder, "qwen3", vocab_size=360, max_position_embeddings=32768)
     add_tokenizer(folder)
     return folder
 
@@ -103,7 +103,7 @@ def test_a_broken_model(copy: Path, damage: Callable[[Path], list[str]], said: s
     [
         (["-p", ""], "prompt: is empty"),
         ([], "prompt: is empty"),
-        (["-p", "word " * 5000], "context"),
+        (["-p", "word " * 5000, "--max-context", "4096"], "context"),
         (["-p", "a", "--fast"], "--fast"),
         (["-p", "a", "--policy", "best"], "policy = 'best'"),
         (["-p", "a", "--drafter", "no-such-folder"], "no-such-folder"),
