@@ -88,13 +88,18 @@ def variants(options: Options) -> list[Variant]:
 
 def asked(llm: LLM, prompt: BenchPrompt, variant: Variant, options: Options, seed: int) -> Asked:
     """The prompt as a chat that begins inside thinking, and its parameters."""
-    ids = llm.encode([{"role": "user", "content": prompt.text}], {"enable_thinking": True})
+    ids = llm.encode([{"role": "user", "content": question_of(prompt.text)}], {"enable_thinking": True})
     params = SamplingParams(
         max_tokens=options.max_tokens, temperature=options.temperature, seed=seed, ignore_eos=True
     )
     if variant.name != FREE:
         params = llm.limit_thinking(ids, params, variant.budget, variant.effort)
     return Asked(ids, params)
+
+
+def question_of(text: str) -> str:
+    """What the user says first in a conversation that is written out with its marks."""
+    return text.removeprefix("<|user|>\n").partition("\n<|")[0]
 
 
 class Asked(NamedTuple):

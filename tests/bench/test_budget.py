@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.budget import Asked, Options, Tally, close_kind, main, variants
+from bench.budget import Asked, Options, Tally, close_kind, main, question_of, variants
 from wager.records import SamplingParams, ThinkingLimit
 
 
@@ -13,6 +13,11 @@ def test_the_variants_begin_with_the_free_one() -> None:
     found = variants(Options(efforts=("low",), budgets=(3, 5)))
     assert [one.name for one in found] == ["free", "effort low", "budget 3", "budget 5"]
     assert (found[0].budget, found[0].effort, found[2].budget) == (None, None, 3)
+
+
+def test_a_question_is_taken_out_of_its_marks() -> None:
+    assert question_of("<|user|>\nHow many?\nTell me.\n<|assistant|>\n") == "How many?\nTell me."
+    assert question_of("How many?") == "How many?"
 
 
 def test_a_speed_up_is_of_sums() -> None:
