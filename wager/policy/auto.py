@@ -104,8 +104,9 @@ class Auto:
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
         step, offers = self._begin(rows), [PLAIN] * len(rows)
-        if not self.experience.costs.measured:
-            return offers  # the first passes tell what plain decoding costs
+        costs = self.experience.costs
+        if not costs.measured or costs.shape(len(rows), longest_context(rows)).is_doubtful(step.base_tokens):
+            return offers  # plain passes tell what plain decoding costs, at first and on a changed machine
         ledger, tokens = self.experience.ledger, max(step.base_tokens, 1)
         by_drafter: dict[str, list[int]] = {}
         for i, row in enumerate(rows):

@@ -57,13 +57,13 @@ NEARLY_FLAT = CostCurve({1: 1.0, 101: 2.0}, "nearly flat")
 class _Cell:
     """A robust, fading log-mean of the times seen at one size."""
 
-    __slots__ = ("count", "expected", "fitted", "last", "mean", "weight")
+    __slots__ = ("before", "count", "expected", "fitted", "last", "mean", "weight")
 
     def __init__(self, value: float, clock: int) -> None:
         self.mean = value
         self.weight = 1.0
         self.count = 1
-        self.last = clock
+        self.before = self.last = clock  # when the last two samples came
         self.fitted = (value, 1.0)  # mean and weight that the curve was last fitted to,
         self.expected = value  # and what it says here
 
@@ -71,11 +71,16 @@ class _Cell:
         faded = self.weight * 0.5 ** ((clock - self.last) / half_life)
         self.weight = min(faded, 1.0 if shifted else _MAX_WEIGHT) + 1.0
         self.count += 1
-        self.last = clock
+        self.before, self.last = self.last, clock
         if self.count == 2 and self.mean - value > _WARM_DROP:
             self.mean, self.weight = value, 1.0
         else:
             self.mean += (value - self.mean) / self.weight
+
+    def move(self, distance: float) -> None:
+        """All times are longer by so much (log): what was known is known no better than a few samples."""
+        self.mean += distance
+        self.weight = min(self.weight, _MOVED_WEIGHT)
 
     def faded(self, clock: int, half_life: float) -> float:
         return float(self.weight * 0.5 ** ((clock - self.last) / half_life))
@@ -92,7 +97,8 @@ class _Cell:
 
 
 _MAX_WEIGHT = 60.0
-_SHIFT_STRIKES = 3
+_MOVED_WEIGHT = 4.0  # samples that a time is worth at most once the machine runs at another level
+SHIFT_STRIKES = 3
 _SHORTER = 0.8  # of the next deeper draft's time: what a shorter one is taken to need until it was timed
 _REFIT_SOON = 16  # passes between two fits for a size that is well known,
 _REFIT = 64  # passes after which the curve is fitted again in any case: weights fade
@@ -108,20 +114,27 @@ class _Clip:
     def __init__(self) -> None:
         self.spread = 0.1
         self.shifted = False
-        self._strikes = 0
+        self.residuals: list[float] = []
+        """Of the outliers in a row, all on one side."""
+
+    @property
+    def limit(self) -> float:
+        """How far (log) a sample may stand from what is known before it counts as an outlier."""
+        return max(4.0 * self.spread, 0.1)
 
     def __call__(self, residual: float, *, known: bool = True) -> float:
-        limit = max(4.0 * self.spread, 0.1) if known else _FIRST_CLIP
+        limit = self.limit if known else _FIRST_CLIP
         self.shifted = False
         if abs(residual) > limit:
-            same_side = residual * self._strikes > 0
-            self._strikes = (self._strikes if same_side else 0) + (1 if residual > 0 else -1)
-            self.shifted = abs(self._strikes) >= _SHIFT_STRIKES
+            if self.residuals and residual * self.residuals[-1] < 0:
+                self.residuals.clear()
+            self.residuals.append(residual)
+            self.shifted = len(self.residuals) >= SHIFT_STRIKES
             if self.shifted:
                 return residual
             residual = math.copysign(limit, residual)
         else:
-            self._strikes = 0
+            self.residuals.clear()
         if known:
             self.spread += 0.05 * (abs(residual) - self.spread)
         return residual
@@ -129,6 +142,11 @@ class _Clip:
 
 class RobustTime:
     """One time that has no size: a drafter's pass."""
+
+    def scale(self, factor_log: float) -> None:
+        """The machine runs at another level."""
+        self._cell.move(factor_log)
+        self.value_ms = math.exp(self._cell.mean)
 
     def __init__(self, time_ms: float) -> None:
         self._cell = _Cell(math.log(time_ms), 0)
@@ -153,6 +171,10 @@ class CostTable:
         self._clock = 0
         self._clip = _Clip()
         self._curve: FloatArray | None = None
+        self._moved = 0
+        """When the machine was last seen to run at another level."""
+        self._strikes: list[int] = []
+        """Sizes of the outliers in a row."""
         self.largest = 0
         """The largest size seen: beyond it the curve is a guess."""
 
@@ -176,8 +198,12 @@ class CostTable:
             if self._curve is None:
                 self._curve = self._fit()
             value = cell.expected + clip(value - cell.expected)
+        self._strikes = [*self._strikes, num_tokens][-len(clip.residuals) :] if clip.residuals else []
+        if self.shift:
+            return  # all sizes are about to be moved
         cell.add(value, clock, self._half_life, shifted=clip.shifted)
-        if clock % (_REFIT_SOON if cell.count > 8 else 1) == 0 and (clock % _REFIT == 0 or cell.stale):
+        due = clock % (_REFIT_SOON if cell.count > 8 else 1) == 0 and (clock % _REFIT == 0 or cell.stale)
+        if due or clip.shifted:
             self._curve = None
 
     def _enter(self, num_tokens: int, value: float) -> None:
@@ -202,6 +228,31 @@ class CostTable:
         """Observations since this size was last seen."""
         cell = self._cells.get(num_tokens)
         return self._clock if cell is None else self._clock - cell.last
+
+    @property
+    def shift(self) -> float:
+        """By how much (log) the whole machine seems to have become slower; 0 while it seems the same.
+
+        That several sizes at once are off, or the smallest one by itself, is the machine's doing; another one
+        by itself is a curve that was wrong there.
+        """
+        if not self._clip.shifted or len(self._strikes) < SHIFT_STRIKES:
+            return 0.0
+        common = len(set(self._strikes)) > 1 or self._strikes[0] == min(self._cells)
+        return float(np.median(self._clip.residuals[-SHIFT_STRIKES:])) if common else 0.0
+
+    def move(self, distance: float) -> None:
+        """The machine is slower by so much (log), at every size."""
+        for cell in self._cells.values():
+            cell.move(distance)
+        self._clip.residuals.clear()
+        self._clip.shifted, self._strikes = False, []
+        self._moved, self._curve = self._clock, None
+
+    def is_doubtful(self, num_tokens: int) -> bool:
+        """Whether this size was not timed twice since the machine began to run at another level."""
+        cell = self._cells.get(num_tokens)
+        return cell is not None and cell.before < self._moved
 
     def _fit(self) -> FloatArray:
         """Residuals against the prior at the sizes seen, smoothed, made monotone, interpolated in between."""
@@ -299,14 +350,27 @@ class CostModel:
         self.measured = False
         """Whether any pass has been timed: until then every time is a guess."""
 
-    def observe_pass(self, num_tokens: int, rows: int, context_len: int, time_ms: float) -> None:
-        """A target pass with `num_tokens` tokens took `time_ms`."""
+    def observe_pass(self, num_tokens: int, rows: int, context_len: int, time_ms: float) -> float:
+        """A target pass with `num_tokens` tokens took `time_ms`.
+
+        Returns by how much (log) the machine was found to have changed its level with this pass: all times
+        have been moved by that. Mostly 0.
+        """
         if self._warm_up > 0:
             self._warm_up -= 1
-            return
-        if num_tokens <= MAX_TOKENS and 0.0 < time_ms < math.inf:
-            self._shape(rows, context_len).observe(self._size(num_tokens), time_ms)
-            self.measured = True
+            return 0.0
+        if num_tokens > MAX_TOKENS or not 0.0 < time_ms < math.inf:
+            return 0.0
+        table = self._shape(rows, context_len)
+        table.observe(self._size(num_tokens), time_ms)
+        self.measured = True
+        shift = table.shift
+        if shift:
+            for one in self._tables.values():
+                one.move(shift)
+            for draft in self._drafts.values():
+                draft.scale(shift)
+        return shift
 
     def observe_draft(self, drafter: str, rows: int, time_ms: float, depth: int = 0) -> None:
         """A draft pass for `rows` rows, of which `depth` guesses were asked (0: all), took `time_ms`."""

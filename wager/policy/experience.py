@@ -6,11 +6,11 @@ every step; policies read it. It decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from wager.policy.base import Offer, Row, StepOutcome
-from wager.policy.cost import MAX_TOKENS, CostModel
+from wager.policy.cost import MAX_TOKENS, SHIFT_STRIKES, CostModel
 from wager.policy.ledger import Ledger
 from wager.policy.stats import SpeculationStats
 from wager.policy.survival import Survival
@@ -23,6 +23,14 @@ class _Prices(NamedTuple):
     step_ms: float
 
 
+class _Late(NamedTuple):
+    """By how much a row's share of a step exceeded what was expected, and whether all bear it."""
+
+    request_id: Hashable
+    time_ms: float
+    shared: bool
+
+
 class Experience:
     """Costs, ledger, survival by drafter and phase, and statistics of all that ran."""
 
@@ -32,6 +40,8 @@ class Experience:
         self.survival = Survival()
         self.stats = SpeculationStats()
         self.stalled_ms = 0.0
+        """Time that the machine stood still, or was slower than it was known to be."""
+        self._late: list[_Late] = []
 
     def learn(self, outcome: StepOutcome) -> None:
         """Enter one finished step."""
@@ -45,7 +55,9 @@ class Experience:
                 drafting[share.offer] = drafting.get(share.offer, 0) + 1
         # Posted before the costs learn from it: a stalled step must not vouch for itself.
         self._post(outcome, context_len, drafting)
-        self.costs.observe_pass(outcome.num_tokens, len(outcome.rows), context_len, outcome.verify_ms)
+        shift = self.costs.observe_pass(outcome.num_tokens, len(outcome.rows), context_len, outcome.verify_ms)
+        if shift:
+            self._refund(slower=shift > 0.0)
         if len(drafting) == 1:
             (drafter, depth), num_rows = next(iter(drafting.items()))
             assert drafter is not None
@@ -62,8 +74,11 @@ class Experience:
         """
         spent_ms, num_tokens = outcome.verify_ms + outcome.draft_ms, max(outcome.num_tokens, 1)
         prices = self._prices(outcome, context_len) if drafting and self.costs.measured else None
+        late = 0.0
         if prices is not None:
-            spent_ms -= self._stalled_ms(outcome, context_len, drafting)
+            expected = self._expected_ms(outcome, context_len, drafting)
+            spent_ms -= self._stalled_ms(spent_ms, expected)
+            late = max(0.0, spent_ms / expected - 1.0)
         for share in outcome.rows:
             row, emitted = share.row, share.emitted
             spent = plain = spent_ms * (row.num_pending + share.num_nodes) / num_tokens
@@ -71,8 +86,22 @@ class Experience:
                 plain = prices.pending_ms * row.num_pending + prices.step_ms * max(emitted - 1, 0)
             # A bet that a request made for itself is not held against the others.
             self.ledger.post(row.request_id, spent, plain, emitted, shared=not row.nodes)
+            if late:
+                self._late.append(_Late(row.request_id, spent * late / (1.0 + late), not row.nodes))
             if row.emits:
                 self.stats.record(share.accepted, share.num_nodes, spent / 1e3, plain / 1e3)
+        self._forget_late(len(outcome.rows))
+
+    def _forget_late(self, num_rows: int) -> None:
+        """Keep the last few steps' lateness, as many as it takes to see that the machine has slowed down."""
+        del self._late[: -SHIFT_STRIKES * num_rows]
+
+    def _refund(self, *, slower: bool) -> None:
+        """The machine was found to run at another level: it, not the bets, made the last steps late."""
+        for late in self._late if slower else ():
+            self.stalled_ms += late.time_ms
+            self.ledger.refund(late.request_id, late.time_ms, shared=late.shared)
+        self._late.clear()
 
     def _prices(self, outcome: StepOutcome, context_len: int) -> _Prices:
         """What plain decoding would have paid for this step's rows."""
@@ -84,12 +113,14 @@ class Experience:
             float(curve[min(num_emitting, MAX_TOKENS)]) / max(num_emitting, 1),
         )
 
-    def _stalled_ms(self, outcome: StepOutcome, context_len: int, drafting: dict[Offer, int]) -> float:
-        """Time that the machine stood still: no bet made it, so no account pays for it."""
+    def _expected_ms(self, outcome: StepOutcome, context_len: int, drafting: dict[Offer, int]) -> float:
         curve = self.costs.curve(len(outcome.rows), context_len)
         expected = float(curve[min(outcome.num_tokens, len(curve) - 1)])
-        expected += self.costs.drafts_ms(drafting, context_len)
-        excess = outcome.verify_ms + outcome.draft_ms - expected
+        return expected + self.costs.drafts_ms(drafting, context_len)
+
+    def _stalled_ms(self, spent_ms: float, expected: float) -> float:
+        """Time that the machine stood still: no bet made it, so no account pays for it."""
+        excess = spent_ms - expected
         if excess <= _STALL * expected:
             return 0.0
         self.stalled_ms += excess

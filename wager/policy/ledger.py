@@ -61,6 +61,14 @@ class Ledger:
         if shared:
             self.total.post(spent_ms, plain_ms, tokens)
 
+    def refund(self, request_id: Hashable, time_ms: float, *, shared: bool = True) -> None:
+        """Time that was posted and should not have been. An account that is closed stays as it was."""
+        account = self.requests.get(request_id)
+        if account is not None:
+            account.post(-time_ms, 0.0, 0)
+        if shared:
+            self.total.post(-time_ms, 0.0, 0)
+
     def close(self, request_id: Hashable) -> Account:
         """The request has ended: take its account out and return it."""
         return self.requests.pop(request_id, None) or Account()
