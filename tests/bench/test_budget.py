@@ -44,6 +44,6 @@ def test_a_short_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     found = json.loads(path.read_text(encoding="utf-8"))
     assert set(found["data"]) == {"free", "budget 4"}
     limited = found["data"]["budget 4"]
-    assert limited["requests"] == 1 and limited["tokens"] == 32 and sum(limited["closes"].values()) == 1
+    assert limited["requests"] == 1 and 0 < limited["tokens"] <= 32 and sum(limited["closes"].values()) == 1
     assert "speed-up" in capsys.readouterr().out
     assert main([*flags[:-1], "1000", "--out", str(path)]) == 1
