@@ -3,7 +3,7 @@
     python -m bench.budget [--limit N] [--budgets 16,64] [--efforts medium] [--rounds 1] [--max-tokens 192]
 
 The demo pair on its own prompts, each asked to think. Variants: free (no limit), every effort and every fixed
-budget; an answer ends where the model ends it. For each prompt and variant plain decoding and the policy answer the same request in the order ABBA,
+budget. For each prompt and variant plain decoding and the policy answer the same request in the order ABBA,
 in one process; variants move on by one with every prompt. A speed-up is the sum of plain times over the sum
 of the policy's. Writes bench/results/budget.json; exit status 1 where a budget keeps less than --bar of it.
 """
@@ -89,7 +89,9 @@ def variants(options: Options) -> list[Variant]:
 def asked(llm: LLM, prompt: BenchPrompt, variant: Variant, options: Options, seed: int) -> Asked:
     """The prompt as a chat that begins inside thinking, and its parameters."""
     ids = llm.encode([{"role": "user", "content": question_of(prompt.text)}], {"enable_thinking": True})
-    params = SamplingParams(max_tokens=options.max_tokens, temperature=options.temperature, seed=seed)
+    params = SamplingParams(
+        max_tokens=options.max_tokens, temperature=options.temperature, seed=seed, ignore_eos=True
+    )
     if variant.name != FREE:
         params = llm.limit_thinking(ids, params, variant.budget, variant.effort)
     return Asked(ids, params)
