@@ -5,7 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from bench.budget import Asked, Options, Tally, close_kind, main, question_of, variants
+from bench.budget import (
+    Asked,
+    Options,
+    Tally,
+    Times,
+    close_kind,
+    main,
+    question_of,
+    variants,
+    without_budget,
+)
 from wager.records import SamplingParams, ThinkingLimit
 
 
@@ -35,6 +45,17 @@ def test_how_a_text_was_closed_is_read_from_it(tokens: tuple[int, ...], kind: st
     limit = ThinkingLimit(2, (1,), (2, 3), natural_ids=(3,))
     assert close_kind(Asked([1], SamplingParams(thinking=limit)), tokens) == kind
     assert close_kind(Asked([1], SamplingParams()), tokens) == "unlimited"
+
+
+def test_the_same_text_without_a_budget() -> None:
+    limit = ThinkingLimit(2, (1,), (2, 3), natural_ids=(3,))
+    request = Asked([7, 1], SamplingParams(max_tokens=7, thinking=limit, seed=4))
+    thinking, answer = without_budget(request, (9, 9, 2, 3, 8, 8, 8))
+    assert thinking == Asked([7, 1], SamplingParams(max_tokens=2, seed=4))
+    assert answer == Asked([7, 1, 9, 9, 2, 3], SamplingParams(max_tokens=3, seed=4))
+    assert without_budget(request, (9, 3, 9, 9, 9)) == [], "closed by the model"
+    own = Tally(forced=Times(6.0, 3.0), unforced=Times(5.0, 2.0))
+    assert own.against_same_text == pytest.approx(0.8) and Tally().against_same_text is None
 
 
 def test_a_short_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

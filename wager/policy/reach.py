@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-_NEWEST = 0.05  # share of the newest whole draft in the means
+_NEWEST = 0.2  # share of the newest whole draft in the means
 _WHOLE_EVERY = 8  # drafts
 _LEAST_KEPT = 0.2  # a short draft's worth is never said to be less of the whole one's
 
