@@ -114,5 +114,5 @@ def test_a_thousand_requests_leave_nothing_behind(world: World, drafter: str, or
     assert min(crowd.finishes[kind] for kind in (Finish.STOP, Finish.LENGTH, Finish.ABORT)) > 10
     assert engine.scheduler.num_preemptions > 20
     assert engine.telemetry.accepted > 100 and engine.telemetry.drafter_failures == 0
-    # Curves that are fitted anew in the second half count as growth; a request that stays would add half a megabyte.
+    # Curves fitted anew in the second half count as growth; requests that stay would add half a megabyte.
     assert growth < 400_000
