@@ -110,6 +110,7 @@ def around_bare_loop(llm: LLM, prompt: list[int], tokens: int, rounds: int) -> l
 def overhead(folder: Path, tokens: int, rounds: int) -> dict[str, Any]:
     """Plain decoding: engine time over the model's own, and where the rest goes."""
     llm = LLM(str(folder / "target"), drafter=str(folder / "drafter"), policy="ar", dtype="float32")
+    llm.settle(print)
     prompt = list(range(1, 129))
     run_once(llm, prompt, 32)
     bare = around_bare_loop(llm, prompt, tokens, rounds)
@@ -140,6 +141,7 @@ def overhead(folder: Path, tokens: int, rounds: int) -> dict[str, Any]:
 def never_slower(folder: Path, tokens: int, rounds: int) -> dict[str, Any]:
     """`auto` with a useless drafter over `ar`, A B B A, and `ar` over `ar` as the control."""
     llm = LLM(str(folder / "target"), drafter=str(folder / "drafter"), policy="auto", dtype="float32")
+    llm.settle(print)
     del llm.engine.drafters["lookup"]  # a random target loops, and lookup would be far from useless
     prompt = list(range(1, 129))
     run_once(llm, prompt, tokens)

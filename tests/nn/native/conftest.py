@@ -1,0 +1,53 @@
+"""The library of these tests: compiled once, into a cache of their own, and the only one they meet."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from wager.nn.native import build
+from wager.nn.native import library as library_module
+from wager.nn.native.library import Library
+
+FIND, START = build.find, build.start  # before the fixture for all other tests takes them away
+
+
+@pytest.fixture(scope="session")
+def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What XDG_CACHE_HOME names, with the library in it."""
+    if build.compiler() is None:
+        pytest.skip("no C++ compiler here")
+    home = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(home))
+        made = build.build()
+    assert made.path is not None, made.reason
+    return home
+
+
+@pytest.fixture(scope="session")
+def library(cache_home: Path) -> Library:
+    (path,) = (cache_home / "wager" / "native").glob("*.so")
+    return Library(path)
+
+
+@pytest.fixture(autouse=True)
+def own_shelf(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[library_module.Shelf]:
+    """No test finds or builds anything in the user's own cache, and none keeps threads it asked for."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(build, "find", FIND)
+    monkeypatch.setattr(build, "start", START)
+    shelf = library_module.Shelf()
+    monkeypatch.setattr(library_module, "_shelf", shelf)
+    threads = torch.get_num_threads()
+    with torch.inference_mode():
+        yield shelf
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def ready(own_shelf: library_module.Shelf, library: Library) -> Library:
+    """The library is at hand for whoever asks."""
+    own_shelf.library = library
+    return library

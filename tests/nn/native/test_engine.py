@@ -1,0 +1,96 @@
+"""Native passes in an engine: texts equal to the last token in every company, a change only between texts."""
+
+from typing import Any
+
+import pytest
+
+from tests.equivalence.world import Job, World, alone, drive, make_engine, make_world, prompt
+from wager.engine.engine import Engine
+from wager.nn.native.library import Library, Shelf
+from wager.policy import CostModel
+from wager.records import SamplingParams
+
+SETTINGS: dict[str, Any] = {"dtype": "float32", "layout": "auto", "threads": 2}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return make_world(tmp_path_factory.mktemp("world"))
+
+
+def engine_of(world: World, drafter: str = "none", policy: str = "ar", **settings: Any) -> Engine:
+    return make_engine(world, drafter, policy, **(SETTINGS | settings))
+
+
+def jobs(count: int = 5) -> list[Job]:
+    return [
+        Job(
+            prompt(seed, 7 + 3 * seed, 5),
+            SamplingParams(max_tokens=20, temperature=0.7 * (seed % 2), seed=seed),
+        )
+        for seed in range(count)
+    ]
+
+
+@pytest.mark.parametrize("weights", ["auto", "int8"])
+@pytest.mark.parametrize(
+    ("drafter", "policy"), [("chain", "tree:12"), ("block", "fixed:5"), ("lookup", "auto")]
+)
+def test_texts_are_equal_without_exception(
+    ready: Library, world: World, drafter: str, policy: str, weights: str
+) -> None:
+    """Elsewhere a near-tie may part two texts; here every number is the same, whatever the company."""
+    plain = alone(engine_of(world, weights=weights), jobs())
+    engine = engine_of(world, drafter, policy, weights=weights, prefill_chunk=6)
+    assert engine.parts.notes["passes"] == {"value": "native", "source": "auto"}
+    run = drive(engine, {step: [(step, job)] for step, job in enumerate(jobs())}, {})
+    assert [run.tokens(step) for step in range(len(jobs()))] == plain
+    assert run.verified > 0
+
+
+def test_off_and_other_layouts_are_noted(ready: Library, world: World) -> None:
+    assert engine_of(world, native="off").parts.notes["passes"]["value"] == "torch"
+    assert "in_out" in str(engine_of(world, layout="in_out").parts.notes["passes"])
+
+
+def test_the_change_waits_for_the_last_text(own_shelf: Shelf, library: Library, world: World) -> None:
+    own_shelf.look = lambda: None  # type: ignore[method-assign]
+    own_shelf.reason = "being built"
+    engine = engine_of(world, "block", "fixed:3")
+    assert engine.parts.notes["passes"] == {"value": "torch", "source": "being built"}
+    first, second, third = jobs(3)
+    engine.add("first", first.prompt, first.params)
+    engine.step()
+    own_shelf.library = library
+    costs, networks = (
+        engine.controller.experience.costs,
+        (engine.runner.decoder, engine.drafters["block"].net),
+    )
+    run = drive(engine, {0: [("second", second)]}, {})
+    assert run.last("second").finish is not None
+    assert all(network.switch.reason == "being built" for network in networks)
+    assert engine.scheduler.memory.index is not None and len(engine.scheduler.memory.index) > 0
+    engine.add("third", third.prompt, third.params)
+    assert all(not network.switch.reason for network in networks)
+    assert engine.parts.notes["passes"] == {"value": "native", "source": "auto"}
+    assert len(engine.scheduler.memory.index) == 0
+    fresh = engine.controller.experience.costs
+    assert fresh is not costs and isinstance(fresh, CostModel) and not fresh.measured
+    drive(engine, {}, {})
+    assert fresh.measured and engine.controller.experience.costs is fresh
+
+
+def test_who_measures_waits_for_the_building(own_shelf: Shelf, library: Library, world: World) -> None:
+    own_shelf.look = lambda: None  # type: ignore[method-assign]
+    own_shelf.reason = "being built"
+    engine, told = engine_of(world, "block", "fixed:3"), list[str]()
+
+    def finish() -> None:
+        own_shelf.library = library
+
+    own_shelf.wait = finish  # type: ignore[method-assign]
+    engine.settle(told.append)
+    assert engine.parts.notes["passes"] == {"value": "native", "source": "auto"}
+    assert len(told) == 1 and "being built" in told[0]
+    engine.settle(told.append)
+    assert len(told) == 1

@@ -1,0 +1,165 @@
+"""Weights in the layout of the native kernels: panels of outputs, in floats, bfloat16 or int8.
+
+A published bfloat16 weight is kept as such: the product widens it in a register, so its values and results
+are those of float32 at half the bytes to read. int8 is symmetric, one scale per output and GROUP inputs.
+Everything of a network lies in one stretch of memory with large pages. Knows no model; used by passes.py.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from wager.nn.native.library import Matrix
+
+FLOATS, HALVES, BYTES = range(3)
+GROUP = 32
+_ALIGN = 64
+
+
+class Quantised(NamedTuple):
+    """A weight [out, in] as int8 values and scales [out, groups]."""
+
+    values: Tensor
+    scales: Tensor
+
+    @property
+    def weight(self) -> Tensor:
+        """What it stands for, in float32."""
+        count = self.values.shape[1]
+        return self.values.float() * self.scales.repeat_interleave(GROUP, dim=1)[:, :count]
+
+
+def quantise(weight: Tensor) -> Quantised:
+    """The nearest int8 weight."""
+    outputs, inputs = weight.shape
+    groups = F.pad(weight.float(), (0, -inputs % GROUP)).view(outputs, -1, GROUP)
+    scales = groups.abs().amax(dim=2) / 127.0
+    steps = torch.where(scales > 0, scales, torch.ones_like(scales))
+    values = (groups / steps[:, :, None]).round_().clamp_(-127, 127).to(torch.int8)
+    return Quantised(values.view(outputs, -1)[:, :inputs], scales)
+
+
+def dequantised(weight: Tensor) -> Tensor:
+    """A weight as int8 would have it, in its own dtype: what the plain path uses in its stead."""
+    return quantise(weight).weight.to(weight.dtype)
+
+
+def unsigned(values: Tensor) -> Tensor:
+    """int8 values as the kernels read them: 128 added, inputs filled up to whole groups."""
+    missing = -values.shape[1] % GROUP
+    return F.pad(values.to(torch.int16) + 128, (0, missing), value=128).to(torch.uint8)
+
+
+def is_bfloat16(weight: Tensor) -> bool:
+    """Whether every value of a float32 tensor is a bfloat16."""
+    return bool((weight.contiguous().view(torch.int32) & 0xFFFF).eq(0).all())
+
+
+class Store:
+    """Memory for packed weights; OSError where there is not so much. Pages of 2 MiB where the system gives
+    them, since a pass walks all of it.
+    """
+
+    def __init__(self, num_bytes: int) -> None:
+        memory = mmap.mmap(-1, max(num_bytes, mmap.PAGESIZE))
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        self._bytes = torch.frombuffer(memory, dtype=torch.uint8)
+        self.used = 0
+
+    def place(self, tensor: Tensor) -> Tensor:
+        """A copy that lives here."""
+        source = tensor.contiguous().view(-1).view(torch.uint8)
+        start = -(-self.used // _ALIGN) * _ALIGN
+        self.used = start + source.shape[0]
+        home = self._bytes[start : self.used]
+        home.copy_(source)
+        return home
+
+
+class Packer:
+    """Packs matrices for one width of vectors: in int8 where `quantised`, in bfloat16 where `narrow` and
+    exact, else in floats.
+    """
+
+    def __init__(self, lanes: int, store: Store, quantised: bool = False, narrow: bool = True) -> None:
+        self.lanes, self.panel = lanes, 2 * lanes
+        self._store = store
+        self._quantised, self._narrow = quantised, narrow
+        self.kinds: set[int] = set()
+
+    def vector(self, values: Tensor) -> int:
+        """The address of a copy of some floats."""
+        return self._store.place(values.float()).data_ptr()
+
+    def matrix(self, weight: Tensor, bias: Tensor | None = None) -> Matrix:
+        """Outputs in their order, the last panel filled up with zeros."""
+        missing = -weight.shape[0] % self.panel
+        return self._pack(
+            F.pad(weight, (0, 0, 0, missing)), None if bias is None else F.pad(bias, (0, missing))
+        )
+
+    def heads(self, weight: Tensor, bias: Tensor | None, head_dim: int) -> Matrix:
+        """Every head begins a panel of its own."""
+        missing, count = -head_dim % self.panel, weight.shape[0] // head_dim
+        padded = F.pad(weight.view(count, head_dim, -1), (0, 0, 0, missing)).flatten(0, 1)
+        if bias is not None:
+            bias = F.pad(bias.view(count, head_dim), (0, missing)).flatten()
+        return self._pack(padded, bias)
+
+    def gates(self, weight: Tensor, bias: Tensor | None) -> Matrix:
+        """[gate; up] stacked: a panel gets as many gates as a vector has lanes, then their ups."""
+        padded = self._paired(weight)
+        return self._pack(padded, None if bias is None else self._paired(bias[:, None])[:, 0])
+
+    def _paired(self, both: Tensor) -> Tensor:
+        middle = both.shape[0] // 2
+        halves = F.pad(both.view(2, middle, -1), (0, 0, 0, -middle % self.lanes))
+        return halves.unflatten(1, (-1, self.lanes)).transpose(0, 1).flatten(0, 2)
+
+    def _pack(self, weight: Tensor, bias: Tensor | None) -> Matrix:
+        num_panels, inputs = weight.shape[0] // self.panel, weight.shape[1]
+        kind, scales = FLOATS, None
+        panels = weight.float()
+        if self._quantised:
+            values, by_output = quantise(weight)
+            by_panel = by_output.view(num_panels, self.panel, -1).transpose(1, 2)
+            scales = self._store.place(by_panel).data_ptr()
+            kind, panels = BYTES, unsigned(values)
+        elif self._narrow and is_bfloat16(panels):
+            kind, panels = HALVES, F.pad(panels.to(torch.bfloat16), (0, inputs % 2))
+        self.kinds.add(kind)
+        steps = panels.view(num_panels, self.panel, -1, (1, 2, 4)[kind])
+        address = self._store.place(steps.transpose(1, 2)).data_ptr()
+        own_bias = None if bias is None else self.vector(bias)
+        return Matrix(address, scales, own_bias, num_panels, inputs, kind)
+
+
+class Extent(NamedTuple):
+    """A matrix to be packed: its outputs, those of one unit that begins a panel of its own, its inputs."""
+
+    outputs: int
+    unit: int
+    inputs: int
+
+
+def room_for(matrices: Iterable[Extent], panel: int, quantised: bool) -> int:
+    """Bytes that certainly hold these matrices packed, and the vectors beside them.
+
+    Only what is written becomes real memory: weights that turn out to be bfloat16 take half of it.
+    """
+    total = 0
+    for outputs, unit, inputs in matrices:
+        padded = -(-outputs // unit) * (-(-unit // panel) * panel)
+        width = -(-inputs // GROUP) * GROUP
+        weights = padded * width * (1 if quantised else 4)
+        scales = padded * width // GROUP * 4
+        vectors = 4 * (3 * padded + 4 * width)
+        total += weights + scales + vectors + 8 * _ALIGN
+    return total

@@ -1,0 +1,96 @@
+// The rows a product is applied to, made ready for it, and a whole product as one phase of the team.
+#pragma once
+
+#include "passes.h"
+#include "team.h"
+
+namespace {
+
+constexpr int64_t OWN_ROWS = 64;     // up to here each thread norms for itself: cheaper than a phase
+constexpr int64_t PIECE_PANELS = 4;  // panels of a matrix that a thread takes at once, where there are many
+
+// Memory in which rows are made ready for products: for all threads together, or for each.
+struct Workspace {
+    float* normed;
+    int8_t* bytes;
+    float* scales;
+    int32_t* sums;
+    int64_t width, groups;
+};
+
+// Memory for prepared rows of up to `width` numbers.
+Workspace take_workspace(Scratch& scratch, int64_t rows, int64_t width, int threads) {
+    const int64_t copies = rows > OWN_ROWS ? rows : rows * threads;
+    Workspace space{};
+    space.width = width;
+    space.groups = rounded_up(width, GROUP) / GROUP;
+    space.normed = scratch.take<float>(copies * width);
+    space.bytes = scratch.take<int8_t>(copies * space.groups * GROUP);
+    space.scales = scratch.take<float>(copies * space.groups);
+    space.sums = scratch.take<int32_t>(copies * space.groups);
+    return space;
+}
+
+// The rows of a product, made ready: normed where there is a norm, rounded where the weights are bytes. With few
+// tokens each thread does so for itself, and only once it has got a piece of the product; with many it is a phase
+// of its own.
+class Inputs {
+  public:
+    Inputs(const Workspace& space, const Matrix& w, const float* x, int64_t stride, int64_t count, Phase& phase,
+           const Member& me, const float* norm = nullptr, float eps = 0.0f)
+        : x(x), stride(stride), count(count), norm(norm), eps(eps), w(w) {
+        const bool shared = count > OWN_ROWS;
+        const int64_t first = shared ? 0 : me.rank * count, groups = rounded_up(w.num_inputs, GROUP) / GROUP;
+        normed = space.normed + first * space.width;
+        bytes = space.bytes + first * space.groups * GROUP;
+        scales = space.scales + first * space.groups;
+        sums = space.sums + first * space.groups;
+        rows = {norm ? normed : x, norm ? w.num_inputs : stride, bytes, scales, sums, groups * GROUP, groups};
+        ready = !norm && w.kind != BYTES;
+        if (ready || !shared) return;
+        me.work(phase, count, [&](int64_t m) { prepare(m); });
+        ready = true;
+    }
+
+    const Rows& get() const {
+        for (int64_t m = 0; !ready && m < count; m++) prepare(m);
+        ready = true;
+        return rows;
+    }
+
+  private:
+    const float* x;
+    int64_t stride, count;
+    const float* norm;
+    float eps;
+    const Matrix& w;
+    float *normed, *scales;
+    int8_t* bytes;
+    int32_t* sums;
+    Rows rows;
+    mutable bool ready;
+
+    void prepare(int64_t m) const {
+        const float* from = x + m * stride;
+        if (norm) {
+            rms_norm(from, norm, eps, w.num_inputs, normed + m * w.num_inputs);
+            from = normed + m * w.num_inputs;
+        }
+        if (w.kind == BYTES)
+            round_row(from, w.num_inputs, GROUP, bytes + m * rows.padded, scales + m * rows.groups,
+                      sums + m * rows.groups);
+    }
+};
+
+// All panels of a matrix as one phase.
+void multiply_all(const Matrix& w, const Inputs& inputs, int64_t count, const Sink& sink, Phase& phase,
+                  const Member& me) {
+    const int64_t few = (w.num_panels + 4 * me.size - 1) / (4 * me.size);
+    const int64_t step = me.size == 1 ? w.num_panels : few < PIECE_PANELS ? few : PIECE_PANELS;
+    me.work(phase, rounded_up(w.num_panels, step) / step, [&](int64_t piece) {
+        const int64_t to = (piece + 1) * step;
+        multiply(w, inputs.get(), count, piece * step, to < w.num_panels ? to : w.num_panels, sink);
+    });
+}
+
+}  // namespace

@@ -1,0 +1,119 @@
+"""Which way a network's passes take: the native one where it can be had, else plain torch, and why.
+
+A network asks once at load and, where the library is still being built, again whenever its engine is idle:
+a change in mid-text could part it from what it would have been, since the two ways round differently. Knows
+no model; used by `models/`, whose notes show `Switch.reason`.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wager.errors import ConfigError
+from wager.nn.layers.decoder_layer import LayerWeights, Linear
+from wager.nn.native import library
+from wager.nn.native.library import Library
+from wager.nn.native.pack import HALVES, Packer, dequantised
+from wager.nn.native.passes import Storage
+
+log = logging.getLogger(__name__)
+
+WAYS = ("auto", "off")
+WEIGHTS = ("auto", "full", "int8")
+# Above this a network does not keep its weights twice while it waits for the library.
+WAITING_BYTES = 2 << 30
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked for. `native`: "auto" or "off". `weights`: "auto" keeps published bfloat16 weights as
+    such, "full" widens them, "int8" rounds them to 8 bits with a scale per group. `guesses`: the network only
+    guesses, so that "auto" is int8 where passes are native: nothing is lost but a guess.
+    """
+
+    native: str = "off"
+    weights: str = "auto"
+    guesses: bool = False
+
+    def __post_init__(self) -> None:
+        for name, words in (("native", WAYS), ("weights", WEIGHTS)):
+            if getattr(self, name) not in words:
+                raise ConfigError(name, getattr(self, name), "one of " + ", ".join(words))
+
+    @property
+    def storage(self) -> Storage:
+        automatic = self.weights == "auto"
+        return Storage(self.weights == "int8" or (self.guesses and automatic), automatic)
+
+
+class Switch:
+    """One network's wish, and what has come of it."""
+
+    def __init__(self, wish: Wish, layout: str, example: Tensor, num_bytes: int) -> None:
+        """`layout` as asked for, any of the network's weights, and the size of all of them."""
+        self.wish = wish
+        self._num_bytes = num_bytes
+        self._objection = _objection(wish, layout, example)
+        self.reason = self._objection
+        """Why passes are plain torch's; empty once they are native."""
+
+    @property
+    def may_come(self) -> bool:
+        """Whether it is worth asking again."""
+        if self._objection or not self.reason or self._num_bytes > WAITING_BYTES:
+            return False
+        return library.may_come()
+
+    def library(self) -> Library | None:
+        """The library, where passes may use it now."""
+        if self._objection:
+            return None
+        found = library.library()
+        self.reason = "" if found is not None else library.absence()
+        return found
+
+    def give_up(self, error: OSError) -> None:
+        """The network could not be packed: it stays with plain torch."""
+        self.reason = self._objection = f"no memory for packed weights: {error}"
+        log.warning("native passes: %s", self.reason)
+
+    def plain(self, weight: Tensor) -> Tensor:
+        """A weight as plain torch uses it."""
+        return dequantised(weight) if self.wish.weights == "int8" else weight
+
+    def plain_layer(self, layer: LayerWeights) -> LayerWeights:
+        if self.wish.weights != "int8":
+            return layer
+        return layer._replace(
+            qkv=_rounded(layer.qkv),
+            out=_rounded(layer.out),
+            gate_up=_rounded(layer.gate_up),
+            down=_rounded(layer.down),
+        )
+
+
+def _rounded(linear: Linear) -> Linear:
+    return Linear(dequantised(linear.weight), linear.bias)
+
+
+def _objection(wish: Wish, layout: str, example: Tensor) -> str:
+    """Why native passes cannot be had, whatever is built."""
+    if wish.native == "off":
+        return "not asked for"
+    if example.device.type != "cpu":
+        return f"on {example.device.type}"
+    if example.dtype != torch.float32:
+        return f"only float32, not {str(example.dtype).removeprefix('torch.')}"
+    if layout != "auto":
+        return f"layout {layout} is asked for"
+    return ""
+
+
+def describe(library: Library, packer: Packer) -> str:
+    """A native network's layout in words."""
+    kept = "int8" if 2 in packer.kinds else "bfloat16" if HALVES in packer.kinds else "float32"
+    return f"native {library.simd}: {kept} weights"
