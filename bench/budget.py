@@ -237,6 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         bar=given.bar,
     )
     llm = LLM(given.model, policy=options.policy)
+    llm.settle(print)
     prompts = [one for one in read_prompts(PROMPTS) if one.kind in options.kinds]
     tallies = measure(llm, prompts[: given.limit] if given.limit else prompts, options)
     found = {name: tally.as_dict(tallies[FREE]) for name, tally in tallies.items()}

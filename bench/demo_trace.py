@@ -120,6 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parse(arguments)
     prompts = limited(load_suite(None if given.texts else "demo", given.texts), given.limit)
     llm = LLM(given.model, given.drafter or "auto", prefix_reuse=False, threads=given.threads)
+    llm.settle(print)
     traces: list[Trace] = []
     for kind in kinds_of(prompts):
         own = encode(llm, [one for one in prompts if one.kind == kind], given.max_tokens)

@@ -272,6 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = Options(**{one.name: getattr(given, one.name) for one in fields(Options)})
     # Without reuse every run reads its prompts itself, so that nothing is shared between the two sides.
     llm = LLM(given.model, given.drafter or "auto", prefix_reuse=False, threads=given.threads)
+    llm.settle(print)
     cases = read_cases(llm, given.prompts, options.max_tokens, given.limit)
     config = config_of(given, options, cases)
     progress = resumed(given.json, config) if given.resume else Progress(len(cases))

@@ -25,6 +25,7 @@ from typing import Any
 
 from bench.load_server import Address, ServerProcess
 from bench.results import write_result
+from wager.nn.native import build
 
 PROMPTS = (
     "Write a Python function that reverses a list.",
@@ -350,6 +351,8 @@ def main() -> None:
     parser.add_argument("--out", default=None)
     args = parser.parse_args()
     plan = Plan(args.clients, args.seconds, args.tokens, seed=args.seed, flags=tuple(args.flags))
+    if build.find().path is None:
+        build.build()  # the server would build it while clocks run
     found = asyncio.run(measure(plan, not args.no_endings))
     path = write_result("load", asdict(plan), found, args.out)
     print(json.dumps(found, indent=1))

@@ -308,6 +308,7 @@ def chosen(prompts: Sequence[BenchPrompt], kinds: Sequence[str] | None, limit: i
 def load(model: str, drafter: str | None, threads: int) -> LLM:
     """The pair with one drafter alone, the one that is recorded."""
     llm = LLM(model, drafter or "auto", threads=threads, prefix_reuse=False)
+    llm.settle(print)
     for name in list(llm.engine.drafters)[1:]:
         del llm.engine.drafters[name]
     return llm

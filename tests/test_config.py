@@ -53,7 +53,7 @@ def test_sections_are_composed_and_frozen() -> None:
 
 
 BAD = [
-    ("page_size", 0),
+    ("page_size", -1),
     ("page_size", 1.5),
     ("page_size", True),
     ("page_size", "32"),

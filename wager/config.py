@@ -192,7 +192,24 @@ class ModelConfig:
     layout: str = _field(
         "auto",
         _one_of("auto", "out_in", "in_out", "packed"),
-        "How weights lie in memory; auto: timed at load.",
+        "How weights lie in memory; auto: timed at load. A layout asks for passes by plain torch.",
+    )
+    native: str = _field(
+        "auto",
+        _one_of("auto", "off"),
+        "Passes by compiled code, on a CPU in float32; auto: once it has been built in the background.",
+    )
+    kernels: str = _field(
+        "auto",
+        _one_of("auto", "eager", "off"),
+        "Passes by kernels on a CUDA device; auto: captured as graphs at the start, eager: launch by launch, "
+        "off: plain torch.",
+    )
+    weights: str = _field(
+        "auto",
+        _one_of("auto", "full", "int8"),
+        "How weights are kept; auto: as narrow as they were published, full: as wide as dtype, "
+        "int8: rounded to 8 bits, a scale for each group of inputs.",
     )
 
     def __post_init__(self) -> None:
@@ -203,7 +220,7 @@ class ModelConfig:
 class CacheConfig:
     """The pages that hold keys and values."""
 
-    page_size: int = _field(32, _whole(1, 1024), "Positions in a page.")
+    page_size: int = _field(0, _whole(0, 1024), "Positions in a page; 0: 64 on a CUDA device, else 32.")
     memory_gib: float | str = _field(
         "auto",
         Allowed(float, 0.001, 1e6, ("auto",)),
@@ -277,6 +294,12 @@ class PolicyConfig:
     max_nodes: int = _field(64, _whole(1, 1024), "Most guesses for one request in a step (auto).")
     max_batch_nodes: int = _field(512, _whole(1, 4096), "Most guesses for all requests in a step (auto).")
     row_floor: int = _field(1, _whole(0, 1024), "Places a drafted request keeps in a shared pass (auto).")
+    calibrate: bool = _field(
+        True,
+        _FLAG,
+        "Time passes before they are bet on, once: on a CUDA device at the start, on a CPU while a server "
+        "is idle.",
+    )
     bod_enabled: bool = _field(False, _FLAG, "The same as --policy bod.")
     bod_mode: str = _field(
         "chain", _one_of("chain", "tree"), "What bod bets on; a chain's bet counts its root."

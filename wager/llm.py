@@ -7,7 +7,7 @@ whole batch; `stream` yields events as tokens come. One LLM owns one engine and 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -122,6 +122,13 @@ class LLM:
     def notes(self) -> dict[str, object]:
         """Effective values and their sources."""
         return self.engine.parts.notes
+
+    def settle(self, tell: Callable[[str], None] = log.info) -> None:
+        """Wait for what is still prepared in the background, native passes above all.
+
+        For whoever is about to measure; nobody else needs to. `tell` hears what is waited for.
+        """
+        self.engine.settle(tell)
 
     def set_policy(self, name: str) -> None:
         """Change the policy, also while streaming."""

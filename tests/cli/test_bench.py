@@ -145,3 +145,14 @@ def test_every_mistake_is_one_line(
 
 def test_the_verb_is_known() -> None:
     assert main.VERBS["bench"].address == "wager.cli.bench:bench"
+
+
+def test_a_profile_says_where_the_time_goes(quick: list[str], tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "out.json"
+    assert exit_status([*quick, "--policy", "fixed:2", "--profile", "--json", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "host gap" in shown and "tokens per step" in shown and "device:" not in shown
+    profiles = json.loads(path.read_text())["data"]["profiles"]
+    assert set(profiles) == {"ar", "fixed:2"}
+    assert profiles["ar"]["tokens_per_step"] == 1.0
+    assert profiles["fixed:2"]["stage_ms"]["draft"] > profiles["ar"]["stage_ms"]["draft"]

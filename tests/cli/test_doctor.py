@@ -1,6 +1,7 @@
 """`wager doctor`: every fault is a finding, never a crash."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ from tests.architecture.layout import ROOT
 from tests.nn.tiny import drafter_config, save_drafter, save_target
 from wager.cli import doctor_checks, main
 from wager.cli.doctor_checks import PACKAGES, Finding
+from wager.engine import calibrate, cost_file
 from wager.errors import ModelError
 from wager.nn.models import read_spec
 from wager.nn.models.dflash import check_pair
 from wager.nn.models.dflash_spec import read_spec as read_drafter
 from wager.pairs import DEMO_FOLDER
+from wager.policy import PassTime
 from wager.text.tokenizer import read_json
 
 
@@ -223,3 +226,19 @@ def test_the_report_for_people(pair: Path, capsys: pytest.CaptureFixture[str]) -
     out = capsys.readouterr().out
     assert "WARN  tokenizer" in out
     assert any("cache.page_size" in line and "profile low-memory" in line for line in out.splitlines())
+
+
+def test_what_was_calibrated_is_shown_with_its_age(
+    pair: Path, examine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cost_file, "folder", lambda: tmp_path / "costs")
+    assert "none yet" in examine(pair).checks["calibration"].detail
+    shape = calibrate.shape_digest(read_spec(read_json(pair / "config.json")))
+    key = {"device": calibrate.device_name("cpu"), "shape": shape, "dtype": "float32", "passes": "torch"}
+    made_s = time.time() - 3 * 3600
+    cost_file.write(cost_file.Calibration(key, (PassTime(1, 1, 0, 5.0),), (), made_s))
+    cost_file.write(cost_file.Calibration(key | {"shape": "another"}, (), (), made_s))
+    found = examine(pair).checks["calibration"]
+    assert (found.status, found.source) == ("ok", "3 hours old")
+    assert "1 passes" in found.detail and "float32" in found.detail
+    assert "learned" in examine(pair, "--no-calibrate").checks["calibration"].detail

@@ -41,7 +41,7 @@ def start(*args: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [*WAGER, "generate", *args],
         cwd=ROOT,
-        env=environment | {"HF_HUB_OFFLINE": "1"},
+        env=environment | {"HF_HUB_OFFLINE": "1", "WAGER_NATIVE": "off"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

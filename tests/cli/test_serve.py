@@ -34,7 +34,7 @@ def start(*args: str, **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*WAGER, "serve", *args],
         cwd=ROOT,
-        env=environment | {"HF_HUB_OFFLINE": "1"} | variables,
+        env=environment | {"HF_HUB_OFFLINE": "1", "WAGER_NATIVE": "off"} | variables,
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -32,6 +32,8 @@ class Face:
     def logits(self, hidden: Tensor) -> Tensor:
         return self._decoder.logits(hidden) if self._decoder else hidden @ self._head
 
+    rough_logits = logits
+
 
 def block_net(folder: Path, **changes: Any) -> DFlash:
     save_drafter(folder, **changes)

@@ -112,6 +112,8 @@ class Spoiled:
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._target.logits(hidden) * float("nan")
 
+    rough_logits = logits
+
 
 @pytest.mark.parametrize("ids", [[], [64], [-1], [1] * 512, [1] * 600], ids=str)
 def test_prompts_that_cannot_be_run_are_refused_at_once(world: World, ids: list[int]) -> None:

@@ -28,6 +28,7 @@ from wager.policy import (
     Evidence,
     Experience,
     Offer,
+    PassTime,
     Row,
     StepOutcome,
 )
@@ -102,6 +103,21 @@ def test_free_places_of_a_bucket_are_filled() -> None:
     policy.offer([Row("r")])
     forest = policy.arrange([Row("r")], [Draft("draft", 15, np.full((15, 1), np.log(0.6)))])
     assert forest.num_nodes == 7
+
+
+def test_free_places_of_a_bucket_go_to_the_next_best_nodes_of_all_rows() -> None:
+    """Two rows and six guesses fill the bucket of eight, whichever row they belong to."""
+    experience = Experience(CostModel(buckets=(1, 2, 4, 8, 16), warm_up=0))
+    experience.costs.load(
+        [PassTime(size, 2, 0, ms) for size, ms in ((2, 5.0), (4, 5.1), (8, 6.0), (16, 12.0))]
+    )
+    policy = Auto(experience)
+    rows = [Row("poor"), Row("rich")]
+    policy.offer(rows)
+    poor, rich = np.log(np.full((8, 1), 0.05)), np.log(np.full((8, 1), 0.9))
+    forest = policy.arrange(rows, [Draft("draft", 8, poor), Draft("draft", 8, rich)])
+    assert forest.num_nodes == 6
+    assert np.bincount(forest.row).tolist() == [1, 5]
 
 
 def test_what_was_learned_of_the_drafter_decides() -> None:

@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wager.errors import ConfigError, InputError
-from wager.policy.cost import MAX_TOKENS, NEARLY_FLAT, CostCurve, CostModel, CostTable
+from wager.policy.cost import (
+    MAX_TOKENS,
+    NEARLY_FLAT,
+    CostCurve,
+    CostModel,
+    CostTable,
+    DraftTime,
+    PassTime,
+)
 
 STAIRS = {1: 5.0, 2: 5.0, 4: 5.05, 8: 5.1, 9: 8.0, 16: 8.1, 17: 12.0, 32: 12.2}
 
@@ -293,3 +301,46 @@ def test_a_sample_is_held_against_what_the_curve_says(samples: list[tuple[int, f
     curve = table.table()
     for size, cell in table._cells.items():
         assert cell.expected == pytest.approx(math.log(curve[size]), abs=1e-12)
+
+
+def test_times_measured_before_are_known_at_once() -> None:
+    """However steep they are: nothing of them is taken for an outlier or a shift."""
+    costs = CostModel(warm_up=2)
+    costs.load([PassTime(size, 1, 300, ms) for size, ms in STEEP.items()], [DraftTime("block", 1, 0, 0.7)])
+    assert costs.measured
+    assert costs.curve(1, 300)[list(STEEP)] == pytest.approx(list(STEEP.values()), rel=0.05)
+    assert costs.largest_seen(1, 300) == max(STEEP)
+    assert costs.draft_ms("block", 1, 300) == pytest.approx(0.7)
+
+
+STEEP = {1: 1.0, 2: 5.0, 4: 30.0, 8: 150.0, 16: 700.0}
+
+
+def test_times_measured_before_give_way_to_what_is_seen() -> None:
+    costs = model()
+    costs.load([PassTime(1, 1, 0, 5.0), PassTime(8, 1, 0, 6.0)], [DraftTime("block", 1, 0, 1.0)])
+    see(costs, 1, [5.6] * 20)
+    for _ in range(20):
+        costs.observe_draft("block", 1, 1.3)
+    assert costs.plain_ms(1, 0) == pytest.approx(5.6, rel=0.03)
+    assert costs.draft_ms("block", 1, 0) == pytest.approx(1.3, rel=0.05)
+
+
+def test_what_was_seen_does_not_give_way_to_times_measured_before() -> None:
+    costs = model()
+    see(costs, 1, [5.0] * 3)
+    costs.observe_draft("block", 1, 1.0)
+    costs.load([PassTime(1, 1, 0, 50.0), PassTime(8, 1, 0, 6.0)], [DraftTime("block", 1, 0, 9.0)])
+    assert costs.plain_ms(1, 0) == pytest.approx(5.0, rel=0.02)
+    assert costs.curve(1, 0)[8] == pytest.approx(6.0, rel=0.02)
+    assert costs.draft_ms("block", 1, 0) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("time_ms", [0.0, -1.0, math.nan, math.inf])
+def test_impossible_times_measured_before_are_passed_over(time_ms: float) -> None:
+    costs = model()
+    costs.load([PassTime(1, 1, 0, time_ms), PassTime(MAX_TOKENS + 1, 1, 0, 5.0)])
+    costs.load([], [DraftTime("block", 1, 0, time_ms)])
+    assert not costs.measured
+    see(costs, 1, [5.0])
+    assert costs.draft_ms("block", 1, 0) == pytest.approx(1.0)

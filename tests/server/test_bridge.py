@@ -1,6 +1,7 @@
 """The bridge and its inboxes by themselves: merging, order, refusals, and a thread that always answers."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -168,3 +169,25 @@ def test_what_a_command_raises_is_raised_to_its_caller(engine: Engine) -> None:
         await asyncio.to_thread(bridge.close)
 
     asyncio.run(run())
+
+
+def test_spare_time_ends_where_a_request_begins(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is used while nobody asks, never while somebody runs, and however much of it is wanted."""
+    used, begun = [], threading.Event()
+
+    def use() -> bool:
+        used.append(engine.has_work)
+        begun.set()
+        return True
+
+    monkeypatch.setattr(engine.parts, "spare_time", use)
+
+    async def run() -> None:
+        bridge, inbox = await started(engine), Inbox()
+        assert await asyncio.to_thread(begun.wait, 10.0)
+        await bridge.submit([Asked([40, 41], PARAMS)], inbox)
+        assert (await read_all(inbox, 1))[0].end is not None
+        await asyncio.to_thread(bridge.close)
+
+    asyncio.run(run())
+    assert used and not any(used)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.tree.strategies import trees
 from wager.errors import InputError
 from wager.tree import ROOT, Tree, ancestor_mask, positions, row_mask
+from wager.tree.visibility import ancestor_words
 
 
 @settings(deadline=None, max_examples=80)
@@ -19,6 +20,13 @@ def test_ancestor_mask_is_the_path(tree: Tree) -> None:
     assert np.flatnonzero(mask[0]).tolist() == [0]
     for node in range(tree.num_nodes):
         assert np.flatnonzero(mask[node + 1]).tolist() == [0, *(i + 1 for i in tree.nodes_to(node))]
+
+
+@settings(deadline=None, max_examples=80)
+@given(trees())
+def test_words_are_the_mask_among_nodes(tree: Tree) -> None:
+    rows = [[bool(word >> node & 1) for node in range(tree.num_nodes)] for word in ancestor_words(tree)]
+    assert rows == ancestor_mask(tree)[1:, 1:].tolist()
 
 
 @settings(deadline=None, max_examples=80)

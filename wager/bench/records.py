@@ -7,11 +7,11 @@ peers.py, kept in files by report.py.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-__all__ = ["Answer", "Counts", "Difference", "Measured", "Run", "Timing"]
+__all__ = ["Answer", "Counts", "Difference", "Measured", "Profile", "Run", "Timing"]
 
 
 class Timing(NamedTuple):
@@ -70,6 +70,30 @@ _SUMS = ("answers", "steps", "emitted", "prompt_steps", "prompt_ms", "outside_ms
 
 
 @dataclass(frozen=True)
+class Profile:
+    """Where the time of one policy's steps behind the prompt went."""
+
+    steps: int
+    tokens_per_step: float
+    step_ms: float
+    """Median of all stages together."""
+    stage_ms: Mapping[str, float]
+    """Median by stage."""
+    stage_share: Mapping[str, float]
+    """Of the time of all steps."""
+    gap_ms: float
+    """Median of a step's time in which no pass ran: on a device by its own clock, else outside of the stages
+    that run one."""
+    gap_share: float
+    device_ms: Mapping[str, float] | None = None
+    """Median by stage of the device's busy time; None where there is no such clock."""
+    pass_bytes: int | None = None
+    """Bytes of weights that a pass of the target reads; None where they are not known."""
+    bandwidth_gb_s: float | None = None
+    """Those by the median time of a pass."""
+
+
+@dataclass(frozen=True)
 class Answer:
     """One answer of one contender. `counts` is None where the steps cannot be seen."""
 
@@ -118,6 +142,8 @@ class Measured:
     compared: Counter[str] = field(default_factory=Counter)
     """Answers whose text was compared with plain decoding's."""
     differences: list[Difference] = field(default_factory=list)
+    profiles: dict[str, Profile] = field(default_factory=dict)
+    """By contender; empty unless asked for."""
     finished: bool = False
 
     @property

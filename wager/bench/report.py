@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from wager.bench.figures import Figures, Summary, summarise
-from wager.bench.records import Counts, Difference, Measured, Run, Timing
+from wager.bench.records import Counts, Difference, Measured, Profile, Run, Timing
 from wager.bench.results import result
 from wager.errors import InputError
 
@@ -91,9 +91,14 @@ def _data(report: Report) -> dict[str, object]:
             {"contender": contender, "kind": kind, **_counts(counts)}
             for (contender, kind), counts in measured.counts.items()
         ],
+        **({"profiles": _profiles(measured)} if measured.profiles else {}),
         "run_fields": "contender, prompt, round, place, wall_s, first_s, num_tokens, num_first",
         "runs": [_run(run) for run in measured.runs],
     }
+
+
+def _profiles(measured: Measured) -> dict[str, object]:
+    return {name: asdict(profile) for name, profile in measured.profiles.items()}
 
 
 def _run(run: Run) -> list[object]:
@@ -115,6 +120,7 @@ def _measured(data: Mapping[str, Any]) -> Measured:
         [_run_from(run) for run in data["runs"]],
         compared=Counter(data["texts"]["compared"]),
         differences=[Difference(**one) for one in data["texts"]["differences"]],
+        profiles={name: Profile(**one) for name, one in data.get("profiles", {}).items()},
         finished=bool(data["finished"]),
     )
     for one in data["counts"]:

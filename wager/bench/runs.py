@@ -21,6 +21,7 @@ from wager.errors import ConfigError, ModelError
 from wager.records import SamplingParams
 
 if TYPE_CHECKING:
+    from wager.bench.profile import Profiler
     from wager.engine.telemetry import StepReport
     from wager.llm import LLM, Output
 
@@ -49,13 +50,15 @@ class PolicyContender:
 
     compared = True
 
-    def __init__(self, llm: LLM, policy: str) -> None:
-        self.llm, self.name = llm, policy
+    def __init__(self, llm: LLM, policy: str, profiler: Profiler | None = None) -> None:
+        self.llm, self.name, self.profiler = llm, policy, profiler
         self.begin()
 
     def begin(self) -> None:
-        self.controller = build_controller(self.llm.config)
+        self.controller = build_controller(self.llm.config, self.llm.engine.parts.make_costs())
         self.controller.set_policy(self.name)
+        if self.profiler is not None:
+            self.profiler.forget(self.name)
 
     def answer(self, prompt_ids: Sequence[int], params: SamplingParams) -> Answer:
         reports: list[StepReport] = []
@@ -78,7 +81,10 @@ class PolicyContender:
         """The engine with this policy's controller; for plain decoding, with no drafter and no features."""
         engine = self.llm.engine
         own = engine.controller, engine.drafters, engine.runner.feature_layers
-        engine.controller, engine.telemetry.listener = self.controller, reports.append
+        hear = reports.append
+        if self.profiler is not None:
+            hear = self.profiler.listener(self.name, hear)
+        engine.controller, engine.telemetry.listener = self.controller, hear
         if self.name == BASELINE:
             engine.drafters, engine.runner.feature_layers = {}, ()
         try:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from wager.bench.figures import ALL_KINDS, Figures, Spread, Summary, is_fixed
 from wager.bench.plan import BASELINE
+from wager.bench.profile import timeline
 from wager.bench.records import Measured
 from wager.bench.report import Report
 
@@ -44,6 +45,11 @@ def show(report: Report, console: Console | None = None) -> None:
     if any(figures.steps for figures in summary.cells.values()):
         console.print("What the steps did", style="bold", highlight=False)
         console.print(_steps(summary))
+    if report.measured.profiles:
+        console.print(
+            "Where a step's time goes: medians, and shares of all steps", style="bold", highlight=False
+        )
+        console.print(timeline(report.measured.profiles))
     for line in notes(report):
         console.print(line, highlight=False, soft_wrap=True)
 

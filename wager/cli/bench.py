@@ -24,6 +24,7 @@ from wager.errors import ModelError
 from wager.policy import check_policy, settings_from
 
 if TYPE_CHECKING:
+    from wager.bench.profile import Profiler
     from wager.bench.runs import Contender, Encoded
     from wager.llm import LLM
 
@@ -33,6 +34,13 @@ SWEEP = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15)
 # Policies are named one by one here; and a prompt answered twice must be read twice.
 _NOT_HERE = ("policy", "gate", "prefix_reuse")
 _NOT_HERE_FAMILIES = ("bod_", "ema_", "entropy_")
+
+
+# Of the engine's notes, what figures hang on.
+_NOTED = (
+    *("model_type", "device", "dtype", "layout", "passes", "threads", "calibration"),
+    *("drafter", "drafters", "max_context"),
+)
 
 
 class _Outputs(NamedTuple):
@@ -52,6 +60,7 @@ class _Task(NamedTuple):
     prompts: list[BenchPrompt]
     source: str
     """The suite's or the prompt file's name."""
+    profile: bool = False
 
 
 def _engine_flags() -> list[Any]:
@@ -68,10 +77,11 @@ def _option(metavar: str, help: str, *names: str) -> Any:
 
 _SUITE = f"{', '.join(SUITES)} [default: demo]."
 _PEERS = f"{', '.join(PEERS)}, with commas between; or all."
+_PROFILE = "Also show where the time of a step goes. (A profile of settings is named by WAGER_PROFILE here.)"
 _ASSISTANT = "Small model for `assisted` [default: the chain drafter at hand]."
 
 
-@flagged(source_flags(), _engine_flags())
+@flagged([flag for flag in source_flags() if flag.name != "profile"], _engine_flags())
 def bench(
     name: Annotated[str | None, typer.Argument(metavar="MODEL", help="The same as --model.")] = None,
     *,
@@ -88,6 +98,7 @@ def bench(
     rounds: Annotated[int, _option("N", "How often the whole suite is run.")] = 1,
     prompt_order: Annotated[str, _option("ORDER", "mixed: the kinds in turn; or by-kind.")] = "mixed",
     seed: Annotated[int, _option("N", "Seed of sampled texts.")] = 0,
+    profile: Annotated[bool, typer.Option("--profile", help=_PROFILE)] = False,
     json_file: Annotated[Path | None, _option("FILE.json", "Write all that was measured.", "--json")] = None,
     html: Annotated[Path | None, _option("FILE.html", "Write a report for a browser.")] = None,
     plot: Annotated[Path | None, _option("FILE.png", "Draw the figures.")] = None,
@@ -117,6 +128,7 @@ def bench(
         RunOptions(max_tokens, temperature, seed, rounds, prompt_order),
         limited(load_suite(suite, prompts, prompt_chars), limit),
         suite or ("demo" if prompts is None else prompts.name),
+        profile,
     )
     say_default_model(settings)
     _finish(_run(task), outputs)
@@ -150,23 +162,27 @@ def _peers(text: str | None) -> list[str]:
 
 def _run(task: _Task) -> Report:
     """Load, measure, and look at every text that is not plain decoding's."""
+    from wager.bench.profile import Profiler
     from wager.bench.runs import encode, measure
     from wager.bench.ties import judged
     from wager.llm import LLM
 
     load_before = load_average()
     llm = LLM(config=task.config)
-    contenders = _contenders(llm, task)
+    llm.settle(lambda text: typer.echo(f"wager: {text}", err=True))
+    profiler = Profiler(llm.engine) if task.profile else None
+    contenders = _contenders(llm, task, profiler)
     encoded = encode(llm, task.prompts, task.options.max_tokens)
     names = [contender.name for contender in contenders[1:]]
     num_sets = len(sets([prompt.kind for prompt in task.prompts], names, task.options.rounds))
     with counting(num_sets, "prompts", parts=10) as progress:
         measured = measure(contenders, encoded, task.options, progress)
+    measured.profiles = {} if profiler is None else profiler.profiles()
     measured.differences = judged(llm, measured.differences, encoded, task.options)
     return make_report(_described(llm, task, encoded) | {"load_before": load_before}, measured)
 
 
-def _contenders(llm: LLM, task: _Task) -> list[Contender]:
+def _contenders(llm: LLM, task: _Task, profiler: Profiler | None) -> list[Contender]:
     from wager.bench.peers import PeerSource, assistant_beside, load_peers
     from wager.bench.runs import PolicyContender
     from wager.engine.assemble import find_folder
@@ -176,7 +192,7 @@ def _contenders(llm: LLM, task: _Task) -> list[Contender]:
     if assistant is None and "assisted" in task.peers:
         assistant = assistant_beside(folder, task.config.model.drafter)
     source = PeerSource(folder, assistant, decoder.dtype, decoder.device)
-    policies = [PolicyContender(llm, name) for name in (BASELINE, *task.policies)]
+    policies = [PolicyContender(llm, name, profiler) for name in (BASELINE, *task.policies)]
     return [*policies, *load_peers(task.peers, source, greedy=task.options.temperature == 0.0)]
 
 
@@ -185,11 +201,10 @@ def _described(llm: LLM, task: _Task, encoded: Sequence[Encoded]) -> dict[str, o
     from wager.train.grow import grown_from
 
     kinds = [prompt.kind for prompt in task.prompts]
-    wanted = ("model_type", "device", "dtype", "layout", "threads", "drafter", "drafters", "max_context")
     return {
         "model": shown(task.config.model.model),
         "grown_from": grown_from(llm.engine.parts.folder),
-        **{key: llm.notes.get(key) for key in wanted},
+        **{key: llm.notes.get(key) for key in _NOTED},
         "suite": task.source,
         "prompts": {kind: kinds.count(kind) for kind in kinds_of(task.prompts)},
         "prompts_cut": sum(one.cut > 0 for one in encoded),

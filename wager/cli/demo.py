@@ -96,7 +96,9 @@ def demo(
 def load_llm(config: EngineConfig) -> LLM:
     from wager.llm import LLM
 
-    return LLM(config=config)
+    llm = LLM(config=config)
+    llm.settle(lambda text: typer.echo(f"wager: {text}", err=True))
+    return llm
 
 
 def _config(config: EngineConfig) -> EngineConfig:

@@ -14,7 +14,15 @@ from typing import Annotated, NamedTuple
 import typer
 
 from wager.cards import ModelCard, card_for
-from wager.cli.doctor_checks import Finding, Target, check_drafter, check_machine, check_target, decide
+from wager.cli.doctor_checks import (
+    Finding,
+    Target,
+    check_calibration,
+    check_drafter,
+    check_machine,
+    check_target,
+    decide,
+)
 from wager.cli.flags import config_flags, flagged, resolved, source_flags
 from wager.config import EngineConfig
 from wager.errors import ConfigError
@@ -71,7 +79,8 @@ def examine(settings: Resolved[EngineConfig]) -> Report:
     found, target = check_target(config)
     model_type = str(target.values.get("model_type", "")) if target is not None else ""
     card = card_for(config.model.model, model_type)
-    return Report([*findings, *found, *check_drafter(config, target)], _decided(settings, target), card)
+    findings += [*found, *check_drafter(config, target), *check_calibration(config, target)]
+    return Report(findings, _decided(settings, target), card)
 
 
 def _decided(settings: Resolved[EngineConfig], target: Target | None) -> Resolved[EngineConfig]:

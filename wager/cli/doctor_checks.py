@@ -103,6 +103,14 @@ def check_drafter(config: EngineConfig, target: Target | None) -> Iterator[Findi
     yield from _guarded("drafter config", lambda: _fit(folder, target))
 
 
+def check_calibration(config: EngineConfig, target: Target | None) -> Iterator[Finding]:
+    """The costs that were measured of this model on this machine, and when."""
+    if not config.policy.calibrate:
+        yield Finding("calibration", "ok", "none: costs are learned from requests", "asked for")
+    elif target is not None:
+        yield from _guarded("calibration", lambda: _calibrations(config, target))
+
+
 def drafter_folder(config: EngineConfig, target: Target | None) -> Path | None:
     """The drafter's folder, where it has one and it is here."""
     asked = config.model.drafter
@@ -204,6 +212,30 @@ def _device(asked: str) -> Iterator[Finding]:
     else:
         gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
         yield Finding("device", "ok", f"cpu, {usable_cores()} cores, {gib:.0f} GiB", "no CUDA device")
+
+
+def _calibrations(config: EngineConfig, target: Target) -> Iterator[Finding]:
+    from wager.engine import cost_file
+    from wager.engine.calibrate import device_name, shape_digest
+
+    device = device_name("cuda" if _has_cuda(config) else "cpu")
+    wanted = {"device": device, "shape": shape_digest(target.spec)}
+    found = [one for one in cost_file.stored() if all(one.key.get(k) == wanted[k] for k in wanted)]
+    for one in found:
+        drafters = one.key.get("drafters")
+        beside = ", ".join(drafters) if isinstance(drafters, dict) and drafters else "no drafter"
+        detail = f"{one.summary}; {one.key.get('dtype')}, {one.key.get('passes')}, {beside}"
+        yield Finding("calibration", "ok", detail, f"{one.age} old")
+    if not found:
+        yield Finding(
+            "calibration", "ok", "none yet: costs are learned from requests", str(cost_file.folder())
+        )
+
+
+def _has_cuda(config: EngineConfig) -> bool:
+    import torch
+
+    return config.model.device != "cpu" and torch.cuda.is_available()
 
 
 def _absent(what: str, name: str) -> Finding:

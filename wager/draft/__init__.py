@@ -25,6 +25,7 @@ from wager.draft.none import NoDrafter
 from wager.errors import DrafterError, ModelError
 from wager.nn.models import MODEL_TYPES, load_target
 from wager.nn.models.dflash import load_drafter
+from wager.nn.native.switch import Wish
 from wager.nn.weights import read_config
 
 __all__ = ["DRAFTERS", "DraftSource", "kind_of", "make_drafter"]
@@ -34,14 +35,17 @@ __all__ = ["DRAFTERS", "DraftSource", "kind_of", "make_drafter"]
 class DraftSource:
     """Where a drafter comes from and how it is set up; None: the drafter's own value.
 
-    `depth` and `ranks` limit what is proposed, `min_match` and `max_match` are for lookup, `known_tokens` and
-    `block_lengths` for a block drafter whose folder does not say them.
+    `wish` asks for native passes, `kernels` is the config's; `depth` and `ranks` limit what is proposed,
+    `min_match` and `max_match` are for lookup, `known_tokens` and `block_lengths` for a block drafter whose
+    folder does not say them.
     """
 
     folder: Path | None = None
     dtype: torch.dtype | str = "auto"
     device: torch.device | str = "cpu"
     layout: str = "auto"
+    wish: Wish | None = None
+    kernels: str = "auto"
     depth: int | None = None
     ranks: int | None = None
     min_match: int | None = None
@@ -63,15 +67,15 @@ def _make_lookup(target: TargetFace, shape: PoolShape, source: DraftSource) -> D
 
 
 def _make_chain(target: TargetFace, shape: PoolShape, source: DraftSource) -> Drafter:
-    model = load_target(_folder(source), source.dtype, source.device, source.layout)
+    model = load_target(_folder(source), source.dtype, source.device, source.layout, source.wish)
     return ChainDrafter(model, target, shape, ChainOptions(**source.given("depth", "ranks")))
 
 
 def _make_block(target: TargetFace, shape: PoolShape, source: DraftSource) -> Drafter:
     folder = _folder(source)
     own = read_config(folder).get("dflash_config") or {}
-    options = _recorded(own) | source.given("ranks", "known_tokens", "block_lengths")
-    net = load_drafter(folder, source.dtype, source.device, source.layout)
+    options = _recorded(own) | source.given("ranks", "known_tokens", "block_lengths", "kernels")
+    net = load_drafter(folder, source.dtype, source.device, source.layout, source.wish)
     return BlockDrafter(net, target, shape, BlockOptions(**options))
 
 

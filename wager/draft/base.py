@@ -33,12 +33,18 @@ class TargetFace(Protocol):
 
     def logits(self, hidden: Tensor) -> Tensor: ...
 
+    def rough_logits(self, hidden: Tensor) -> Tensor:
+        """Good enough for guesses: the head's weights may be narrower than those the target itself uses."""
+        ...
+
 
 class PoolShape(NamedTuple):
     """The measures of the target's pool: a drafter's own has the same, so that a page means both."""
 
     num_pages: int
     page_size: int
+    max_context: int = 0
+    """Tokens of the longest text; 0: as many as the pages hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +110,13 @@ class Drafter(Protocol):
 
     def draft(self, rows: Sequence[DraftRow], noise: NoiseSource) -> list[Proposal | None]:
         """Guesses for every row, in order; None where it has none. Rows share a pass where there is one."""
+        ...
+
+    def start(self, rows: Sequence[DraftRow]) -> None:
+        """Begin what `draft` will probably be asked next, where that can be done without waiting for it.
+
+        Only a start: `draft` may be asked something else, or nothing.
+        """
         ...
 
     def keep(self, kept: Sequence[KeptTokens]) -> None:

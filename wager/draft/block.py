@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -22,9 +23,17 @@ from wager.draft.context import FeatureContext
 from wager.draft.scores import HostTop, Span, best, noised, to_host
 from wager.errors import ConfigError
 from wager.kvcache.pool import KVPool, PageIds, slot_ids
+from wager.nn import kernels
 from wager.nn.batch import BlockBatch, BlockRow
 from wager.nn.models.dflash import DFlash, check_pair
 from wager.nn.noise import NoiseSource
+
+if TYPE_CHECKING:
+    from wager.draft.block_device import BlockDevice
+
+Int64Array = npt.NDArray[np.int64]
+StartKey: TypeAlias = tuple[Hashable, int, tuple[int, ...]]
+"""A request, how much of it is cached, and its pending tokens."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,8 @@ class BlockOptions:
     block_lengths: tuple[int, ...] = ()
     ranks: int = 8
     max_waiting: int = 32
+    kernels: str = "auto"
+    """How passes run on a CUDA device: as the config field of that name says."""
 
 
 class Portion(NamedTuple):
@@ -77,8 +88,12 @@ class BlockDrafter:
         self.net, self.target, self.spec = net, target, net.spec
         self.feature_layers = net.spec.target_layer_ids
         self.pool = KVPool(net.pool_spec(shape.num_pages, shape.page_size))
-        self._lengths = sorted({*self.options.block_lengths, net.spec.block_size})
         self._contexts: dict[Hashable, FeatureContext] = {}
+        self.device = _make_device(net, target, self.pool, shape, self.options)
+        self._started: dict[StartKey, int] = {}
+        """The blocks of the latest draft on the device, by what they are for."""
+        whole = net.spec.block_size
+        self._lengths = [whole] if self.device else sorted({*self.options.block_lengths, whole})
 
     def can_draft(self, row: DraftRow) -> bool:
         """Whether the pending tokens are as few as it was trained with and its context is whole."""
@@ -92,8 +107,15 @@ class BlockDrafter:
         """First what waits for these rows, in one call; then one pass over all blocks."""
         jobs = [self._job(place, row) for place, row in enumerate(rows) if self.can_draft(row)]
         proposals: list[Proposal | None] = [None] * len(rows)
-        if jobs:
-            self._ingest([Portion(self._context(j.row.request_id), j.row.pages, j.context_len) for j in jobs])
+        if jobs and self.device is not None and self.device.fits(_asked(jobs)):
+            self._launch(jobs, self.device)
+            top, length = self.device.result(), self.spec.block_size
+            for job in jobs:
+                first = self._started[_key(job)] * length + job.row.num_pending
+                cut = slice(first, first + job.depth)
+                proposals[job.place] = Proposal(top.token_ids[cut], top.logprobs[cut])
+        elif jobs:
+            self._ingest_for(jobs)
             top = self._guess(jobs, noise)
             start = 0
             for job in jobs:
@@ -101,6 +123,26 @@ class BlockDrafter:
                 proposals[job.place] = Proposal(top.token_ids[cut], top.logprobs[cut])
                 start += job.depth
         return proposals
+
+    @torch.inference_mode()
+    def start(self, rows: Sequence[DraftRow]) -> None:
+        """On a device with kernels the pass is launched; nothing waits for it."""
+        if self.device is not None:
+            jobs = [self._job(place, row) for place, row in enumerate(rows) if self.can_draft(row)]
+            if jobs and self.device.fits(_asked(jobs)):
+                self._launch(jobs, self.device)
+
+    def _launch(self, jobs: Sequence[Job], device: BlockDevice) -> None:
+        """A draft for these jobs, unless the one under way holds them all."""
+        if all(_key(job) in self._started for job in jobs):
+            return
+        self._started = {}
+        self._ingest_for(jobs)
+        device.launch(_asked(jobs))
+        self._started = {_key(job): index for index, job in enumerate(jobs)}
+
+    def _ingest_for(self, jobs: Sequence[Job]) -> None:
+        self._ingest([Portion(self._context(j.row.request_id), j.row.pages, j.context_len) for j in jobs])
 
     def keep(self, kept: Sequence[KeptTokens]) -> None:
         """Store features for later; a request with more than `max_waiting` of them is brought up to date."""
@@ -121,13 +163,20 @@ class BlockDrafter:
         return context.watermark >= num_tokens
 
     def adopt(self, request_id: Hashable, num_tokens: int) -> None:
+        self._drop_started(request_id)
         self._contexts[request_id] = FeatureContext(num_tokens)
 
     def relocate(self, source: PageIds, target: PageIds) -> None:
         self.pool.copy_pages(source, target)
 
     def forget(self, request_id: Hashable) -> None:
+        self._drop_started(request_id)
         self._contexts.pop(request_id, None)
+
+    def _drop_started(self, request_id: Hashable) -> None:
+        """What was begun for this request is not what another of its name asks for."""
+        for key in [key for key in self._started if key[0] == request_id]:
+            del self._started[key]
 
     def describe(self) -> dict[str, object]:
         spec = self.spec
@@ -168,6 +217,11 @@ class BlockDrafter:
         if not portions:
             return
         chunks = [chunk for context, _, stop in portions for chunk in context.before(stop)]
+        if self.device is not None:
+            self.device.ingest(chunks, *self._host_places(portions))
+            for context, _, stop in portions:
+                context.advance(stop)
+            return
         features = chunks[0] if len(chunks) == 1 else torch.cat(chunks)
         if len(portions) == 1:
             context, pages, stop = portions[0]
@@ -180,12 +234,14 @@ class BlockDrafter:
 
     def _places(self, portions: Sequence[Portion]) -> tuple[Tensor, Tensor]:
         """Positions and slots of the tokens of all portions."""
+        on_device = torch.from_numpy(np.stack(self._host_places(portions))).to(self.net.device)
+        return on_device[0], on_device[1]
+
+    def _host_places(self, portions: Sequence[Portion]) -> tuple[Int64Array, Int64Array]:
         size = self.pool.spec.page_size
         positions = [np.arange(context.watermark, stop) for context, _, stop in portions]
         slots = [slot_ids(pages, size, context.watermark, stop) for context, pages, stop in portions]
-        both = torch.from_numpy(np.stack((np.concatenate(positions), np.concatenate(slots))))
-        on_device = both.to(self.net.device)
-        return on_device[0], on_device[1]
+        return np.concatenate(positions), np.concatenate(slots)
 
     def _guess(self, jobs: Sequence[Job], noise: NoiseSource) -> HostTop:
         """The candidates of all jobs, depth after depth, job after job."""
@@ -196,9 +252,9 @@ class BlockDrafter:
             first = block.start + job.row.num_pending
             parts.append(hidden[first : first + job.depth])
         chosen = parts[0] if len(parts) == 1 else torch.cat(parts)
-        logits = self.target.logits(chosen.to(batch.embeddings.dtype))
+        logits = self.target.rough_logits(chosen.to(batch.embeddings.dtype))
         spans = [Span(job.row.temperature, job.row.seed, len(job.row.tokens), job.depth) for job in jobs]
-        return to_host(best(noised(logits, spans, noise), self.options.ranks))
+        return to_host(best(noised(logits, spans, noise), self.options.ranks, self.net.top))
 
     def _batch(self, jobs: Sequence[Job]) -> BlockBatch:
         stops = np.cumsum([job.length for job in jobs]).tolist()
@@ -213,6 +269,29 @@ class BlockDrafter:
             blocks.append(BlockRow(start, stop, job.context_len, row.pages, spare))
         on_device = torch.from_numpy(packed).to(self.net.device)
         return BlockBatch(self.target.embed(on_device[0]), on_device[1], blocks)
+
+
+def _key(job: Job) -> StartKey:
+    """What a draft depends on, but for its temperature and seed, which are the request's own."""
+    return job.row.request_id, job.context_len, tuple(job.row.tokens[job.context_len :])
+
+
+def _asked(jobs: Sequence[Job]) -> list[tuple[DraftRow, int]]:
+    return [(job.row, job.context_len) for job in jobs]
+
+
+def _make_device(
+    net: DFlash, target: TargetFace, pool: KVPool, shape: PoolShape, options: BlockOptions
+) -> BlockDevice | None:
+    """The device's part, where there are kernels and they know this kind of block."""
+    if options.kernels == "off" or net.weights is None or not kernels.has_kernels(net.device):
+        return None
+    if net.spec.block_causal_in_sliding and any(window is not None for window in net.spec.windows):
+        return None
+    from wager.draft.block_device import BlockDevice
+
+    most = shape.max_context or shape.num_pages * shape.page_size
+    return BlockDevice(net, target, pool, options.ranks, most, capture=options.kernels == "auto")
 
 
 def _check_options(options: BlockOptions, block_size: int) -> None:

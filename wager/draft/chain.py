@@ -99,6 +99,9 @@ class ChainDrafter:
             job.stored.guesses = guesses
         return proposals
 
+    def start(self, rows: Sequence[DraftRow]) -> None:
+        """Nothing is started: its passes wait for one another's tokens."""
+
     def keep(self, kept: Sequence[KeptTokens]) -> None:
         """Nothing to keep: missing tokens are read from the rows that ask."""
 
@@ -202,7 +205,7 @@ class ChainDrafter:
     def _rank(self, jobs: Sequence[Job], hidden: Tensor, depth: int, noise: NoiseSource) -> Top:
         """The candidates at one depth of every job."""
         spans = [Span(job.row.temperature, job.row.seed, len(job.row.tokens) - 1 + depth, 1) for job in jobs]
-        return best(noised(self.model.logits(hidden), spans, noise), self.options.ranks)
+        return best(noised(self.model.logits(hidden), spans, noise), self.options.ranks, self.model.top)
 
     def _steps(self, jobs: Sequence[Job]) -> Tensor:
         """Positions and slots [depth - 1, 2, jobs] where guesses will be stored; zero where none is."""

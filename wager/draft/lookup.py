@@ -55,6 +55,9 @@ class LookupDrafter:
             self._indexes[row.request_id] = index
         return index
 
+    def start(self, rows: Sequence[DraftRow]) -> None:
+        """Nothing to start: looking up takes no time worth hiding."""
+
     def keep(self, kept: Sequence[KeptTokens]) -> None:
         """Nothing to keep: tokens are read from the rows that ask."""
 

@@ -25,6 +25,9 @@ class NoDrafter:
     def draft(self, rows: Sequence[DraftRow], noise: NoiseSource) -> list[Proposal | None]:
         return [None] * len(rows)
 
+    def start(self, rows: Sequence[DraftRow]) -> None:
+        """Nothing to start."""
+
     def keep(self, kept: Sequence[KeptTokens]) -> None:
         pass
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from wager.nn.native.top import NativeTop
 from wager.nn.noise import NoiseSource
 
 
@@ -62,9 +63,12 @@ def noised(logits: Tensor, spans: Sequence[Span], noise: NoiseSource) -> Tensor:
     return scores.index_add_(0, index, gumbel.to(scores.dtype))
 
 
-def best(scores: Tensor, ranks: int) -> Top:
+def best(scores: Tensor, ranks: int, native: NativeTop | None = None) -> Top:
     """The `ranks` best tokens of every row with their log-probabilities; scores [rows, vocab]."""
-    token_ids = _top(scores, min(ranks, scores.shape[1]))
+    ranks = min(ranks, scores.shape[1])
+    if native is not None and native.fits(scores, ranks):
+        return Top(*native(scores, ranks))
+    token_ids = _top(scores, ranks)
     # NOTE: on a CPU log_softmax is quicker than logsumexp, and unlike exp not slow where results underflow.
     return Top(torch.log_softmax(scores, dim=1).gather(1, token_ids), token_ids)
 

@@ -2,5 +2,5 @@
 
 Read step.py first: plan, bet, draft, arrange, verify, accept, commit, emit, learn. scheduler.py and
 sequence.py know no torch. engine.py is what `llm` and `server` talk to; assemble.py builds one from a config;
-shadow.py records traces with one. May import levels 0 to 3.
+calibrate.py finds out what its passes cost; shadow.py records traces with one. May import levels 0 to 3.
 """

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
-from wager.config import CacheConfig, EngineConfig
+from wager.config import CacheConfig, EngineConfig, with_values
 from wager.draft import DraftSource, kind_of, make_drafter
 from wager.draft.base import Drafter, PoolShape
+from wager.draft.block import BlockDrafter
+from wager.draft.chain import ChainDrafter
+from wager.engine.calibrate import prepare_costs
+from wager.engine.device import make_runner, warm
 from wager.engine.engine import Engine, Parts
 from wager.engine.scheduler import Memory, Scheduler
 from wager.errors import CapacityError, ModelError
@@ -23,6 +28,9 @@ from wager.kvcache.pages import PageAllocator
 from wager.kvcache.prefix import PrefixIndex
 from wager.nn.models import dflash_spec, load_target, read_spec
 from wager.nn.models.decoder import Decoder
+from wager.nn.models.dflash import DFlash
+from wager.nn.native.library import wait_for_library
+from wager.nn.native.switch import Wish
 from wager.nn.noise import NoiseSource
 from wager.nn.weights import read_config
 from wager.pairs import drafter_beside, find_pair, shipped_folder
@@ -49,15 +57,17 @@ class Found:
 def build_engine(config: EngineConfig, seed: int = 0) -> Engine:
     """Load everything; the engine is ready for requests. Raises ModelError and its kin, one line each."""
     device = pick_device(config.model.device)
+    config = with_page_size(config, str(device.value))
     set_threads(config.threads)
     folder = find_folder(config.model.model)
-    decoder = load_target(folder, config.model.dtype, str(device.value), config.model.layout)
+    model = config.model
+    decoder = load_target(folder, model.dtype, str(device.value), model.layout, wish_of(config))
     tokenizer = load_tokenizer(folder, decoder)
     max_context = config.scheduler.max_context or decoder.spec.max_position
     wanted = pick_drafter(config.model.drafter, config.model.model, folder)
     num_pages = size_memory(decoder, config, max_context, str(wanted.value))
-    runner = TargetRunner(decoder, num_pages, config.cache.page_size)
-    drafters = load_drafters(wanted, runner, config, num_pages)
+    runner = make_runner(decoder, num_pages, config, max_context)
+    drafters = load_drafters(wanted, runner, config, num_pages, max_context)
     parts = Parts(
         runner,
         tokenizer,
@@ -71,7 +81,79 @@ def build_engine(config: EngineConfig, seed: int = 0) -> Engine:
         folder,
     )
     parts.notes = _notes(config, device, wanted, parts)
-    return Engine(parts)
+    parts.when_idle, parts.settle = use_idle_moment, settle
+    engine = Engine(parts)
+    warm(engine)
+    prepare_costs(engine, config)
+    return engine
+
+
+def with_page_size(config: EngineConfig, device: str) -> EngineConfig:
+    """The config with a size of pages: on a CUDA device one that holds the keys a kernel reads at a time."""
+    if config.cache.page_size:
+        return config
+    return with_values(config, page_size=64 if torch.device(device).type == "cuda" else 32)
+
+
+def wish_of(config: EngineConfig) -> Wish:
+    return Wish(config.model.native, config.model.weights)
+
+
+def use_idle_moment(engine: Engine) -> None:
+    """What may change or be made ready only while nothing runs."""
+    quicken(engine)
+    engine.runner.when_idle()
+
+
+def quicken(engine: Engine) -> None:
+    """Let the networks of an idle engine change to native passes where those have become ready.
+
+    What the old passes left behind goes: their times, which are void, and cached prefixes, which they rounded
+    in their own way.
+    """
+    parts, changed = engine.parts, False
+    for network in networks(parts):  # each of them, whatever the ones before it did
+        changed |= network.quicken()
+    if not changed:
+        return
+    engine.controller.experience.costs = parts.make_costs()
+    if engine.scheduler.memory.index is not None:
+        engine.scheduler.memory.index.clear()
+    parts.notes |= pass_notes(parts)
+    log.info("passes are native from here on: %s", parts.runner.decoder.layout)
+
+
+def settle(engine: Engine, tell: Callable[[str], None]) -> None:
+    """Wait for native passes that are still being built, and change to them; `tell` hears why it takes long.
+
+    For benchmarks, whose figures must not change halfway. Precondition: nothing runs.
+    """
+    if not any(network.switch.may_come for network in networks(engine.parts)):
+        return
+    tell("native passes are being built for this machine, once")
+    wait_for_library()
+    quicken(engine)
+
+
+def networks(parts: Parts) -> list[Decoder | DFlash]:
+    """Every network of an engine."""
+    found: list[Decoder | DFlash] = [parts.runner.decoder]
+    for drafter in parts.drafters.values():
+        if isinstance(drafter, BlockDrafter):
+            found.append(drafter.net)
+        elif isinstance(drafter, ChainDrafter):
+            found.append(drafter.model)
+    return found
+
+
+def pass_notes(parts: Parts) -> dict[str, object]:
+    """How the target's passes are run, and why not natively where they are not."""
+    decoder = parts.runner.decoder
+    reason = decoder.switch.reason
+    if parts.runner.has_kernels:
+        return {"passes": {"value": "kernels", "source": "auto"}, "layout": str(decoder.layout)}
+    passes = {"value": "torch" if reason else "native", "source": reason or "auto"}
+    return {"passes": passes, "layout": str(decoder.layout)}
 
 
 def find_folder(model: str) -> Path:
@@ -141,18 +223,20 @@ def pick_drafter(asked: str, model: str, folder: Path) -> Found:
 
 
 def load_drafters(
-    wanted: Found, runner: TargetRunner, config: EngineConfig, num_pages: int
+    wanted: Found, runner: TargetRunner, config: EngineConfig, num_pages: int, max_context: int = 0
 ) -> dict[str, Drafter]:
     """The drafter asked for; a trained one has lookup beside it, and the bet chooses between them."""
     name = str(wanted.value)
     if name in ("", "none"):
         return {}
-    shape = PoolShape(num_pages, config.cache.page_size)
+    shape = PoolShape(num_pages, config.cache.page_size, max_context)
     folder = name if name == "lookup" else str(find_folder(name))
     source = DraftSource(
         dtype=runner.decoder.dtype,
         device=runner.device,
         layout=config.model.layout,
+        wish=replace(wish_of(config), guesses=True),
+        kernels=config.model.kernels,
         min_match=config.policy.lookup_min,
         max_match=config.policy.lookup_max,
     )
@@ -204,9 +288,9 @@ def build_memory(num_pages: int, cache: CacheConfig) -> Memory:
     return Memory(allocator, index, cache.memory_threshold)
 
 
-def build_controller(config: EngineConfig) -> Controller:
+def build_controller(config: EngineConfig, costs: CostModel | None = None) -> Controller:
     policy = config.policy
-    experience = Experience(CostModel(), Ledger(policy.ledger_floor))
+    experience = Experience(costs, Ledger(policy.ledger_floor))
     return Controller(policy.policy_name, experience, settings=settings_from(policy))
 
 
@@ -221,7 +305,7 @@ def _notes(config: EngineConfig, device: Found, wanted: Found, parts: Parts) -> 
         "model_type": decoder.spec.model_type,
         "device": {"value": str(decoder.device), "source": device.source},
         "dtype": str(decoder.dtype).removeprefix("torch."),
-        "layout": str(decoder.layout),
+        **pass_notes(parts),
         "threads": torch.get_num_threads(),
         "drafter": {"value": list(parts.drafters) or ["none"], "source": wanted.source},
         "drafters": {name: drafter.describe() for name, drafter in parts.drafters.items()},

@@ -8,13 +8,13 @@ its rows their bets, a failing target the requests of that step, never the engin
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from wager.config import EngineConfig
-from wager.draft.base import Drafter, KeptTokens, Proposal
+from wager.draft.base import Drafter, DraftRow, KeptTokens, Proposal
 from wager.engine.events import Event, event_since, note_choices
 from wager.engine.hindsight import Hindsight
 from wager.engine.rows import NO_TREE, StepRow, draft_row, permitted_tree, within_grammar
@@ -24,7 +24,7 @@ from wager.engine.step import run_step
 from wager.engine.telemetry import Telemetry
 from wager.errors import DrafterError, OutOfPages, RequestError, one_line
 from wager.nn.noise import NoiseSource
-from wager.policy import Controller, Evidence, Row, needs_target_p1
+from wager.policy import Controller, CostModel, Evidence, Row, needs_target_p1
 from wager.records import CloseKind, SamplingParams, Verdict
 from wager.target import Choices, RunResult, Sampler, TargetRunner, is_bare
 from wager.text.detokenize import Detokenizer
@@ -55,6 +55,14 @@ class Parts:
     """Where the target was loaded from."""
     notes: dict[str, object] = field(default_factory=dict)
     """Effective values and where they came from, for doctor and banners."""
+    when_idle: Callable[[Engine], None] | None = None
+    """Called before a request is taken while nothing runs."""
+    settle: Callable[[Engine, Callable[[str], None]], None] | None = None
+    """Waits for what is prepared in the background."""
+    make_costs: Callable[[], CostModel] = CostModel
+    """A new cost model, with all that is known of passes before any is run."""
+    spare_time: Callable[[], bool] | None = None
+    """Does a little of what can wait, while nothing runs; True while there is more of it."""
 
 
 class Engine:
@@ -73,7 +81,7 @@ class Engine:
         self.drafters = parts.drafters
         self.controller = parts.controller
         self.scheduler = parts.scheduler
-        self.sampler = Sampler(parts.noise)
+        self.sampler = Sampler(parts.noise, by_kernels=parts.runner.has_kernels)
         self.hindsight = Hindsight()
         self.grammars = Grammars(parts.tokenizer, parts.runner.vocab_size, parts.end_ids)
         self.telemetry = Telemetry()
@@ -113,6 +121,8 @@ class Engine:
             bare=is_bare(params),
             constraint=self.grammars.begin(params),
         )
+        if self.parts.when_idle is not None and not self.scheduler.has_work:
+            self.parts.when_idle(self)
         self.scheduler.add(sequence)
         self._arrivals += 1
         if sequence.thinking is not None and sequence.thinking.is_due:
@@ -143,6 +153,17 @@ class Engine:
         from wager.engine.shadow import Asked, record_trace
 
         record_trace(self, [Asked(*one) for one in asked], path, kind)
+
+    def settle(self, tell: Callable[[str], None] = log.info) -> None:
+        """Wait until passes are what they will stay; `tell` hears why it takes long. For benchmarks alone."""
+        assert not self.scheduler.has_work
+        if self.parts.settle is not None:
+            self.parts.settle(self, tell)
+
+    def use_spare_time(self) -> bool:
+        """Nothing runs: do a little of what can wait, a pass at most. True while there is more of it."""
+        spare_time = self.parts.spare_time
+        return spare_time is not None and not self.has_work and spare_time()
 
     def step(self) -> list[Event]:
         """Run one step and return what it gave. A target that fails ends the requests of this step."""
@@ -183,7 +204,7 @@ class Engine:
             sequence.num_cached,
             sequence.phase,
             num_tokens,
-            max_nodes=self.scheduler.room(planned, num_rows) if able else 0,
+            max_nodes=min(self.scheduler.room(planned, num_rows), self.runner.max_nodes) if able else 0,
             max_depth=max_depth,
             target_p1=1.0 if sequence.target_p1 is None else sequence.target_p1,
             drafters=able,
@@ -256,6 +277,27 @@ class Engine:
                 drafter.keep(tokens)
             except Exception as error:
                 self._lose_drafter([row.sequence for row in rows], error)
+
+    def start_drafts(self, rows: list[StepRow], verdicts: Many[Verdict | None]) -> None:
+        """Begin the drafts that the next step will probably ask for: those of rows that drafted in this one.
+
+        A device drafts then while tokens are handed out; elsewhere nothing happens.
+        """
+        asked: dict[str, list[DraftRow]] = {}
+        for row, verdict in zip(rows, verdicts, strict=True):
+            name, sequence = row.offer.drafter, row.sequence
+            if name is None or verdict is None or row.close is not None:
+                continue
+            tokens = [*sequence.tokens, *verdict.emitted]
+            if verdict.target_token in sequence.request.end_ids or len(tokens) >= sequence.max_len:
+                continue
+            self._make_room(row)
+            asked.setdefault(name, []).append(replace(draft_row(sequence, 1), tokens=tokens))
+        for name, wanted in asked.items():
+            try:
+                self.drafters[name].start(wanted)
+            except Exception as error:
+                self._lose_drafter([row.sequence for row in rows if row.offer.drafter == name], error)
 
     def deliver(self, row: StepRow, verdict: Verdict, choices: Choices, start: int) -> list[Evidence]:
         """Append a verdict's tokens to their sequence and tell the caller; returns ripe evidence."""

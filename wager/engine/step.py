@@ -115,12 +115,13 @@ def accept(rows: list[StepRow], choices: Choices) -> list[Verdict | None]:
 
 
 def commit(engine: Engine, rows: list[StepRow], result: RunResult, verdicts: list[Verdict | None]) -> None:
-    """Move accepted paths into place, and hand the drafters the features of what now stands."""
+    """Hand the drafters the features of what now stands, and move accepted paths into place."""
     kept = [row.kept(verdict) for row, verdict in zip(rows, verdicts, strict=True)]
-    engine.runner.commit(result, kept)
     engine.keep(rows, result, kept)
     for row, indices in zip(rows, kept, strict=True):
         row.sequence.num_cached += len(indices)
+    engine.start_drafts(rows, verdicts)
+    engine.runner.commit(result, kept)
 
 
 def emit(

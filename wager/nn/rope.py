@@ -188,12 +188,15 @@ class Rotary:
         """The rotation of a pass, worked out once and used by all its layers."""
         if positions.device.type != "cpu" or positions.shape[0] == 0:
             return self.compute(positions)
-        highest = int(positions.max())
-        if highest >= self._table.shape[0]:
-            rotation = self.compute(torch.arange(max(1024, 2 * highest)))
-            self._table = torch.cat((rotation.cos, rotation.sin), dim=1)
-        both = self._table.index_select(0, positions)
+        both = self.table(int(positions.max()) + 1).index_select(0, positions)
         return Rotation(both[:, :1], both[:, 1:])
+
+    def table(self, length: int) -> Tensor:
+        """Cosines and sines [positions, 2, head_dim] of at least the first `length` positions, on a CPU."""
+        if length > self._table.shape[0]:
+            rotation = self.compute(torch.arange(max(1024, 2 * length)))
+            self._table = torch.cat((rotation.cos, rotation.sin), dim=1)
+        return self._table
 
     def compute(self, positions: Tensor) -> Rotation:
         """The same from scratch, without the table."""

@@ -1,9 +1,9 @@
 """HOW MUCH TO BET? Pure mathematics: numpy and scipy.special at most, no torch, no tokens.
 
 Read base.py first (the interface), then auto.py (the default policy), then what it stands on: known.py,
-calibration.py, cost.py, gain.py, reach.py, ledger.py, allocation.py. bod.py is the closed-form policy.
-names.py turns names into policies, told what settings.py holds; controller.py is what engines talk to. May
-import level 0 and `wager.tree`.
+calibration.py, cost.py with cost_table.py, gain.py, reach.py, ledger.py, allocation.py. bod.py is the
+closed-form policy. names.py turns names into policies, told what settings.py holds; controller.py is what
+engines talk to. May import level 0 and `wager.tree`.
 """
 
 from wager.policy.base import (
@@ -18,7 +18,7 @@ from wager.policy.base import (
     StepOutcome,
 )
 from wager.policy.controller import Controller
-from wager.policy.cost import CostCurve, CostModel
+from wager.policy.cost import CostCurve, CostModel, DraftTime, PassTime
 from wager.policy.experience import Experience
 from wager.policy.ledger import Account, Ledger
 from wager.policy.names import check_policy, make_policy, needs_target_p1
@@ -32,11 +32,13 @@ __all__ = [
     "CostCurve",
     "CostModel",
     "Draft",
+    "DraftTime",
     "Evidence",
     "Experience",
     "ExponentialMovingAverage",
     "Ledger",
     "Offer",
+    "PassTime",
     "Policy",
     "PolicySettings",
     "Prediction",

@@ -37,9 +37,11 @@ from wager.policy.experience import Experience, longest_context
 from wager.policy.known import Known
 from wager.policy.ledger import Account
 from wager.policy.reach import best_depth, options
+from wager.policy.survival import as_chain
 from wager.tree import Forest, build_forest
 
-_STAKE_STEPS = 0.5  # plain steps that one bet may cost beyond what its accounts bear
+_STAKE_STEPS = 0.5  # plain steps that one bet may cost beyond what its accounts bear,
+_STAKE = 0.5  # of which, past one plain step, this part is staked: a lost bet must not silence those to come
 _START_STEPS = 2.0  # plain steps that a request may be behind before it has had time to gain,
 _BACKED_STEPS = 2.0  # and at most so many more
 _BACKING = 0.05  # out of this share of what all requests together have saved
@@ -79,6 +81,8 @@ class _Step:
     depths: dict[str, int] = field(default_factory=dict)
     """How deep each drafter was asked to go; 0: whole."""
     expected: dict[int, float] | None = None
+    blind: list[int] = field(default_factory=list)
+    """Rows whose draft came without probabilities."""
 
 
 def _argmax_nodes(values: FloatArray) -> int:
@@ -168,7 +172,7 @@ class Auto:
             due = probe.due() or due  # each one counts this step
         if due:
             step.probing.add(drafter)
-        return 0 if due else None
+        return best.depth if due else None  # at the depth that would pay first: so its price is found out
 
     def _start_steps(self) -> float:
         """Plain steps that a request may be behind at first: more where all together are well ahead."""
@@ -189,6 +193,7 @@ class Auto:
         step, costs = self._step, self._step.costs
         assert costs is not None
         scores = stack_scores(drafts, lambda i, draft: self._increments(rows[i], draft))
+        step.blind = [i for i, draft in enumerate(drafts) if draft is not None and draft.logprobs is None]
         room = self._room(rows, drafts)
         alone = len(rows) == 1  # then the room is its cap
         limits = limits_of(rows, drafts, UNLIMITED if alone else self.config.max_nodes)
@@ -225,7 +230,9 @@ class Auto:
 
     def _increments(self, row: Row, draft: Draft) -> FloatArray:
         if draft.logprobs is None:
-            return self.experience.survival.log_rates(draft.num_depths, (draft.drafter, row.phase))
+            key = (draft.drafter, row.phase)
+            others = self.experience.survival.rates(draft.num_depths, key)
+            return as_chain(self._known.survival(row).among(others, key))
         return self._known.line(draft.drafter, row.phase).calibrator.log_acceptance(draft.logprobs)
 
     def _room(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> int:
@@ -244,7 +251,7 @@ class Auto:
         return int(np.searchsorted(costs[base + 1 : base + 1 + most], dearest, "right"))
 
     def _stake_ms(self, rows: Sequence[Row]) -> float:
-        """What the guesses of a step may cost if all are refused: what the accounts bear, and a little."""
+        """What the guesses of a step may cost if all are refused: of what the accounts bear, and a little."""
         costs, ledger = self._step.costs, self.experience.ledger
         assert costs is not None
         plain_ms = float(costs[self._step.base_tokens])
@@ -252,7 +259,8 @@ class Auto:
         if len(rows) == 1:
             own = ledger.account(rows[0].request_id)
             bearable = min(bearable, ledger.allowance_ms(own, self._start_steps() * plain_ms))
-        return bearable + _STAKE_STEPS * plain_ms
+        staked = min(bearable, plain_ms + _STAKE * (bearable - plain_ms))
+        return staked + _STAKE_STEPS * plain_ms
 
     def _drafts_ms(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> float:
         names = Counter(draft.drafter for draft in drafts if draft is not None)
@@ -313,6 +321,11 @@ class Auto:
         self._learn_rate(outcome, costs)
         if step.expected:
             self._learn_gains(outcome, step.expected, costs)
+        for i in step.blind:
+            share = outcome.rows[i]
+            if share.num_nodes and share.offer.drafter is not None:
+                key = (share.offer.drafter, share.row.phase)
+                self._known.survival(share.row).observe(share.accepted, share.num_nodes, key)
         for item in outcome.evidence:
             line = self._known.line(item.drafter, item.phase)
             surprise = line.calibrator.learn(item)

@@ -13,6 +13,7 @@ from wager.policy.base import Row
 from wager.policy.calibration import Calibrator
 from wager.policy.gain import Probe, SteadyMean
 from wager.policy.reach import Reach
+from wager.policy.survival import Survival
 
 _RATE_MEMORY = 0.99  # per step, of the long-run speed-up
 _START = 20.0  # plain steps that count as plain decoding before anything was seen
@@ -54,6 +55,8 @@ class _Own:
     """What drafts were worth to it, by drafter and phase,"""
     reaches: dict[tuple[str, str], Reach] = field(default_factory=dict)
     """and what shorter ones would have kept of that."""
+    survival: Survival = field(default_factory=Survival)
+    """How far guesses without probabilities stood, by drafter and phase."""
 
 
 class Known:
@@ -93,6 +96,10 @@ class Known:
         if reach is None:
             reach = reaches[key] = self.line(drafter, row.phase).reach.copy()
         return reach
+
+    def survival(self, row: Row) -> Survival:
+        """How far guesses without probabilities stood in this request."""
+        return self._of(row.request_id).survival
 
     def pace(self, rows: Sequence[Row]) -> float:
         """Tokens per plain step that these rows make together: what a millisecond is worth to them."""

@@ -83,9 +83,9 @@ def best_depth(reaches: Sequence[Reach], gains: Sequence[float], price: Callable
     gains: what a whole draft is worth to each row; price(depth): a draft's time, in tokens.
     """
     best = Best(0, sum(gains) - price(0))
-    if any(reach.wants_whole for reach in reaches):
-        return best
     for depth in reaches[0].depths:
         kept = sum(gain * reach.share(depth) for gain, reach in zip(gains, reaches, strict=True))
         best = max(best, Best(depth, kept - price(depth)), key=lambda one: one.net)
+    if best.depth and any(reach.wants_whole for reach in reaches):
+        return Best(0, best.net)  # a look at what short ones miss, out of what those are worth
     return best

@@ -44,6 +44,20 @@ class Survival:
         pooled = (counts[0].sum() + weight * self.prior) / (counts[1].sum() + weight)
         return np.asarray((stood + weight * pooled) / (tried + weight))
 
+    def among(self, others: FloatArray, phase: Hashable = "") -> FloatArray:
+        """What was seen here, shrunk to the rates of `others`: those of one request among all."""
+        counts = self._counts.get(phase)
+        if counts is None:
+            return others
+        stood, tried = counts[:, : len(others)]
+        weight = self.prior_weight
+        return np.asarray((stood + weight * others) / (tried + weight))
+
     def log_rates(self, num_depths: int, phase: Hashable = "") -> FloatArray:
         """The same as log increments [depths, 1], a chain's score for the builder."""
-        return np.log(np.clip(self.rates(num_depths, phase), 1e-6, 1.0 - 1e-6))[:, None]
+        return as_chain(self.rates(num_depths, phase))
+
+
+def as_chain(rates: FloatArray) -> FloatArray:
+    """Rates by depth as log increments [depths, 1]."""
+    return np.log(np.clip(rates, 1e-6, 1.0 - 1e-6))[:, None]

@@ -231,10 +231,15 @@ class Bridge:
                 self._step(engine)
 
     def _wait_for_work(self, engine: Engine) -> bool:
-        with self._wake:
-            while not (self._commands or engine.has_work or self._stopping):
-                self._wake.wait()
-        return not self._stopping
+        """Sleep until there is something to do; what can wait is done before, a little at a time."""
+        is_idle = False
+        while True:
+            with self._wake:
+                while is_idle and not (self._commands or engine.has_work or self._stopping):
+                    self._wake.wait()
+                if self._commands or engine.has_work or self._stopping:
+                    return not self._stopping
+            is_idle = not engine.use_spare_time()
 
     def _step(self, engine: Engine) -> None:
         began = time.perf_counter()

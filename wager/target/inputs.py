@@ -34,9 +34,12 @@ class RunRow(NamedTuple):
 
 
 class PassInputs(NamedTuple):
-    """The pass, and where each row's tokens and judged positions lie in it. Valid until the next pack."""
+    """The pass, and where each row's tokens and judged positions lie in it. Valid until the next pack.
 
-    batch: PassBatch
+    `batch` is None where the pass has its tokens from tables on the device.
+    """
+
+    batch: PassBatch | None
     slots: npt.NDArray[np.int64]
     """The slots of all tokens in pass order."""
     starts: list[int]
@@ -52,6 +55,40 @@ class PassInputs(NamedTuple):
     def row_slots(self) -> list[npt.NDArray[np.int64]]:
         """Per row, the slots of its tokens in pass order."""
         return np.split(self.slots, self.starts[1:-1])
+
+
+class Laid(NamedTuple):
+    """The tokens of all rows, one row behind the other, as plain numbers."""
+
+    token_ids: list[int]
+    positions: list[int]
+    slots: list[int]
+    starts: list[int]
+    """As in `PassInputs`, and so is `judged`."""
+    judged: list[int]
+
+
+def lay_out(rows: Sequence[RunRow], page_size: int) -> Laid:
+    """Precondition: each row's pages cover its context, pending tokens and nodes."""
+    tokens: list[int] = []
+    positions: list[int] = []
+    slots: list[int] = []
+    judged: list[int] = []
+    starts = [0]
+    for pending, tree, context_len, pages, is_judged in rows:
+        root = context_len + len(pending)
+        tokens += pending
+        positions += range(context_len, root)
+        num_nodes = tree.num_nodes
+        if num_nodes:
+            tokens += tree.token_ids.tolist()
+            positions += (root - 1 + tree.depths).tolist()
+        slots += slot_list(pages, page_size, context_len, root + num_nodes)
+        stop = len(tokens)
+        starts.append(stop)
+        if is_judged:
+            judged += range(stop - num_nodes - 1, stop)
+    return Laid(tokens, positions, slots, starts, judged)
 
 
 class _Space(NamedTuple):
@@ -75,33 +112,18 @@ class Packer:
 
     def pack(self, rows: Sequence[RunRow]) -> PassInputs:
         """Lay the rows out. Precondition: each row's pages cover its context, pending tokens and nodes."""
-        tokens: list[int] = []
-        positions: list[int] = []
-        slots: list[int] = []
-        judged: list[int] = []
-        starts, pass_rows = [0], []
-        for row in rows:
-            pending, tree, context_len, pages, is_judged = row
-            start, root = len(tokens), context_len + len(pending)
-            tokens += pending
-            positions += range(context_len, root)
-            num_nodes = tree.num_nodes
-            if num_nodes:
-                tokens += tree.token_ids.tolist()
-                positions += (root - 1 + tree.depths).tolist()
-            slots += slot_list(pages, self.page_size, context_len, root + num_nodes)
-            stop = len(tokens)
-            mask = self._mask(row) if num_nodes > 1 else None
-            pass_rows.append(PassRow(start, stop, context_len, pages, mask))
-            starts.append(stop)
-            if is_judged:
-                judged += range(stop - num_nodes - 1, stop)
-        space = self._space(len(tokens))
-        space.host[:] = tokens, positions, slots
+        laid = lay_out(rows, self.page_size)
+        starts = laid.starts
+        pass_rows = [
+            PassRow(start, stop, row.context_len, row.pages, self._mask(row))
+            for row, start, stop in zip(rows, starts, starts[1:], strict=False)
+        ]
+        space = self._space(starts[-1])
+        space.host[:] = laid.token_ids, laid.positions, laid.slots
         self._latest.rows.clear()  # or rows that ended long ago would be held by a length that is rare
         space.rows[:] = pass_rows
         self._latest = space
-        return PassInputs(self._on_device(space.batch), space.slots, starts, judged)
+        return PassInputs(self._on_device(space.batch), space.slots, starts, laid.judged)
 
     def _space(self, num_tokens: int) -> _Space:
         space = self._spaces.get(num_tokens)
@@ -122,6 +144,6 @@ class Packer:
 
     def _mask(self, row: RunRow) -> Tensor | None:
         """Who sees whom among the row's own tokens; None where that is causal: a chain."""
-        if row.tree.is_chain:
+        if row.tree.num_nodes < 2 or row.tree.is_chain:
             return None
         return torch.from_numpy(row_mask(len(row.pending), row.tree)).to(self.device)

@@ -6,7 +6,7 @@ Owns the decoder and its K/V pool; lends the drafter its embedding and head. It 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -41,6 +41,11 @@ class RunResult(NamedTuple):
 class TargetRunner:
     """The target as the engine sees it."""
 
+    has_kernels = False
+    """Whether scores and passes are those of a device with kernels."""
+    max_nodes = 1 << 16
+    """Nodes that a row's tree may have in a pass."""
+
     def __init__(self, decoder: Decoder, num_pages: int, page_size: int) -> None:
         self.decoder = decoder
         self.pool = KVPool(decoder.pool_spec(num_pages, page_size))
@@ -59,10 +64,14 @@ class TargetRunner:
     def logits(self, hidden: Tensor) -> Tensor:
         return self.decoder.logits(hidden)
 
+    def rough_logits(self, hidden: Tensor) -> Tensor:
+        return self.decoder.rough_logits(hidden)
+
     def run(self, rows: Sequence[RunRow]) -> RunResult:
         """One pass. Writes the rows' K/V behind their contexts."""
         with self._inference:
             inputs = self._packer.pack(rows)
+            assert inputs.batch is not None
             hidden, features = self.decoder.forward(inputs.batch, self.pool, self.feature_layers)
             judged = inputs.judged
             if not judged:
@@ -70,6 +79,13 @@ class TargetRunner:
             if len(judged) < inputs.num_tokens:
                 hidden = hidden[torch.tensor(judged, device=hidden.device)]
             return RunResult(self.decoder.logits(hidden), features, inputs)
+
+    def warm(self, progress: Callable[[int, int], None] | None = None) -> int:
+        """Make passes ready before the first request; returns how many were captured."""
+        return 0
+
+    def when_idle(self) -> None:
+        """Called while nothing runs: for what must not hold up a request."""
 
     def commit(self, result: RunResult, kept: Sequence[Sequence[int]]) -> int:
         """Make the cache equal to the verdict: `kept[r]` are row r's pass tokens that stand, ascending.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,9 @@ from torch import Tensor
 from wager.nn.noise import NoiseSource
 from wager.records import SamplingParams
 from wager.tree import Tree
+
+if TYPE_CHECKING:
+    from wager.target.choice_kernels import DeviceChooser
 
 
 class ChoiceRow(NamedTuple):
@@ -93,17 +96,24 @@ class Choices(NamedTuple):
 class Sampler:
     """Chooses tokens. `noise` is shared with the drafter."""
 
-    def __init__(self, noise: NoiseSource) -> None:
+    def __init__(self, noise: NoiseSource, *, by_kernels: bool = False) -> None:
+        """`by_kernels`: scores lie on a device with kernels, which choose for all rows at once."""
         self.noise = noise
+        self._device = _device_chooser(noise.device) if by_kernels else None
 
     def choose(self, logits: Tensor, rows: Sequence[ChoiceRow], want_p1: bool = False) -> Choices:
         """The choice behind every judged position: per row its root, then its nodes."""
-        chosen, highest = _best(logits)
+        on_device = self._device is not None and logits.dtype != torch.float64
+        if self._device is not None and on_device:
+            chosen, highest = self._device.choose(logits, rows)
+        else:
+            chosen, highest = _best(logits)
         broken = [] if all(map(math.isfinite, highest)) else [not math.isfinite(one) for one in highest]
         start, want_logprobs, want_soft = 0, False, False
         for row in rows:
             stop = start + row.tree.num_nodes + 1
-            if not (row.bare or row.is_plain) and not (broken and any(broken[start:stop])):
+            settled = row.bare or row.is_plain or (on_device and not row.has_processing)
+            if not settled and not (broken and any(broken[start:stop])):
                 chosen[start:stop] = self._choose_row(logits[start:stop], row)
             want_logprobs = want_logprobs or row.params.logprobs is not None
             want_soft = want_soft or (not row.bare and closes_softly(row.params))
@@ -125,6 +135,12 @@ class Sampler:
         depths = [0, *row.tree.depths.tolist()]
         noise = self.noise.rows([(row.seed, root + depth + 1) for depth in depths])
         return _best(scores + noise)[0]
+
+
+def _device_chooser(device: torch.device) -> DeviceChooser:
+    from wager.target.choice_kernels import DeviceChooser
+
+    return DeviceChooser(device)
 
 
 _NUMPY_DTYPES = (torch.float32, torch.float64)

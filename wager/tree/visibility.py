@@ -27,6 +27,14 @@ def ancestor_mask(tree: Tree) -> BoolArray:
     return mask
 
 
+def ancestor_words(tree: Tree) -> list[int]:
+    """Per node its own bit and those of its ancestors, bit i standing for node i: the mask as numbers."""
+    words: list[int] = []
+    for node, parent in enumerate(tree.parents.tolist()):
+        words.append((words[parent] if parent >= 0 else 0) | 1 << node)
+    return words
+
+
 def positions(tree: Tree, root_position: int) -> Int64Array:
     """[n + 1]: the root's absolute position, then root position + depth of each node."""
     absolute = np.full(tree.num_nodes + 1, root_position, np.int64)

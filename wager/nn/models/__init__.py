@@ -15,6 +15,7 @@ from wager.nn.models import llama, mistral, qwen2, qwen3
 from wager.nn.models.decoder import Decoder, DecoderSpec
 from wager.nn.models.hf_config import pick_dtype
 from wager.nn.models.tensors import read_decoder
+from wager.nn.native.switch import Wish
 from wager.nn.weights import WeightReader, read_config
 
 MODEL_TYPES: dict[str, Callable[[Mapping[str, Any]], DecoderSpec]] = {
@@ -38,9 +39,10 @@ def load_target(
     dtype: torch.dtype | str = "auto",
     device: torch.device | str = "cpu",
     layout: str = "auto",
+    wish: Wish | None = None,
 ) -> Decoder:
     """Load a target. `dtype` "auto" takes the config's (float32 on a CPU); `layout` is "auto" (probe) or one
-    of `linear.WAYS`.
+    of `linear.WAYS`; `wish` asks for native passes and narrower weights.
 
     Raises ModelError when the folder, its config or a feature of it cannot be used, WeightsError naming a bad
     tensor.
@@ -49,4 +51,4 @@ def load_target(
     values = read_config(path)
     spec = read_spec(values)
     reader = WeightReader(path, pick_dtype(dtype, values, str(device)), device)
-    return Decoder(spec, read_decoder(reader, spec), layout)
+    return Decoder(spec, read_decoder(reader, spec), layout, wish)

@@ -16,11 +16,16 @@ from torch import Tensor
 
 from wager.errors import ModelError
 from wager.kvcache.pool import KVPool, PoolSpec
+from wager.nn import kernels
 from wager.nn.batch import PassBatch
 from wager.nn.layers.attention import HeadShape, attend, plan_rows
 from wager.nn.layers.decoder_layer import DecoderLayer, LayerWeights
 from wager.nn.layers.linear import Layout, Projection, choose_layout
 from wager.nn.layers.norm import RmsNorm
+from wager.nn.native.networks import native_decoder
+from wager.nn.native.passes import NativeDecoder, NativeHead
+from wager.nn.native.switch import Switch, Wish
+from wager.nn.native.top import NativeTop
 from wager.nn.rope import RopeSpec, Rotary
 
 
@@ -71,6 +76,10 @@ class DecoderWeights(NamedTuple):
     norm: Tensor
     head: Tensor
 
+    @property
+    def num_bytes(self) -> int:
+        return self.head.nbytes + sum([matrix.nbytes for layer in self.layers for matrix in layer.matrices])
+
 
 class PassOutput(NamedTuple):
     """`hidden` [tokens, hidden] after the final norm; `features` [tokens, layers asked for * hidden], or
@@ -84,17 +93,60 @@ class PassOutput(NamedTuple):
 class Decoder:
     """A loaded decoder: `embed`, `forward`, `logits`."""
 
-    def __init__(self, spec: DecoderSpec, weights: DecoderWeights, layout: str = "auto") -> None:
-        """Lay the weights out for this machine; `layout` is "auto" (probe) or a layout's name."""
+    def __init__(
+        self, spec: DecoderSpec, weights: DecoderWeights, layout: str = "auto", wish: Wish | None = None
+    ) -> None:
+        """Lay the weights out for this machine; `layout` is "auto" (probe) or a layout's name.
+
+        `wish` asks for native passes and narrower weights; without one passes are plain torch's.
+        """
         self.spec = spec
         self.dtype, self.device = weights.embedding.dtype, weights.embedding.device
-        self.layout: Layout = _lay_out(weights, layout)
         self.embedding = weights.embedding
-        self.layers = [DecoderLayer(layer, spec.heads, spec.eps, self.layout) for layer in weights.layers]
-        self.norm = RmsNorm(weights.norm, spec.eps)
-        shape = (weights.head.shape[0], weights.head.shape[1])
-        self.head = Projection(weights.head, None, self.layout.of(shape))
         self.rotary = Rotary(spec.rope, self.dtype, self.device)
+        self.switch = Switch(wish or Wish(), layout, weights.embedding, weights.num_bytes)
+        self.layout: Layout | str = ""
+        self.layers: list[DecoderLayer] = []
+        self.head: Projection | NativeHead
+        self._native: NativeDecoder | None = None
+        self.top: NativeTop | None = None
+        """Picks the best of a row of scores, where passes are native."""
+        self._waiting: DecoderWeights | None = weights
+        self.weights = weights if kernels.has_kernels(self.device) else None
+        """Where kernels may run the layers, all tensors as they were read; the layers here share them."""
+        if not self.quicken():
+            self._lay_out(weights, layout)
+
+    def _lay_out(self, weights: DecoderWeights, request: str) -> None:
+        """The plain-torch layers."""
+        spec, layers = self.spec, [self.switch.plain_layer(layer) for layer in weights.layers]
+        head = self.switch.plain(weights.head)
+        matrices = [matrix for layer in layers for matrix in layer.matrices]
+        self.layout = layout = choose_layout([*matrices, head], request)
+        self.layers = [DecoderLayer(layer, spec.heads, spec.eps, layout) for layer in layers]
+        self.norm = RmsNorm(weights.norm, spec.eps)
+        self.head = Projection(head, None, layout.of((head.shape[0], head.shape[1])))
+
+    def quicken(self) -> bool:
+        """Change to native passes where they have become ready; True when that happened just now.
+
+        Precondition: no text is under way, since the two ways round differently.
+        """
+        weights = self._waiting
+        library = self.switch.library() if weights is not None else None
+        if library is None or weights is None:
+            self._waiting = weights if self.switch.may_come else None
+            return False
+        try:
+            made = native_decoder(library, self.spec, weights, self.rotary, self.switch.wish)
+        except OSError as error:
+            self.switch.give_up(error)
+            self._waiting = None
+            return False
+        self._native, self.layout = made
+        self.top = NativeTop(library)
+        self._waiting, self.layers, self.head = None, [], self._native.heads.exact
+        return True
 
     def pool_spec(self, num_pages: int, page_size: int) -> PoolSpec:
         """The pool this decoder writes to."""
@@ -114,6 +166,8 @@ class Decoder:
         is the state before the final norm. Precondition: every row's pages cover its context and its own
         tokens.
         """
+        if self._native is not None:
+            return PassOutput(*self._native.forward(batch, pool, feature_layers))
         rotation = self.rotary.at(batch.positions)
         views = plan_rows(batch, pool, self.spec.heads, self.spec.windows)
         place = pool.place(batch.slots)
@@ -134,7 +188,6 @@ class Decoder:
         """Scores of every word for hidden states the caller has selected: [rows, hidden] -> [rows, vocab]."""
         return self.head(hidden)
 
-
-def _lay_out(weights: DecoderWeights, request: str) -> Layout:
-    matrices = [matrix for layer in weights.layers for matrix in layer.matrices] + [weights.head]
-    return choose_layout(matrices, request)
+    def rough_logits(self, hidden: Tensor) -> Tensor:
+        """Scores that are good enough for guesses; they may come from a narrower head."""
+        return self.head(hidden) if self._native is None else self._native.heads.rough(hidden)

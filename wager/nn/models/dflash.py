@@ -17,14 +17,19 @@ from torch import Tensor
 
 from wager.errors import ModelError
 from wager.kvcache.pool import KVPool, Place, PoolSpec
+from wager.nn import kernels
 from wager.nn.batch import BlockBatch, BlockRow
 from wager.nn.layers.attention import additive, attend_one
 from wager.nn.layers.decoder_layer import DecoderLayer, LayerWeights, Linear
-from wager.nn.layers.linear import choose_layout
+from wager.nn.layers.linear import Layout, choose_layout
 from wager.nn.layers.norm import RmsNorm
 from wager.nn.models.dflash_spec import DFlashSpec, read_spec
 from wager.nn.models.hf_config import pick_dtype
 from wager.nn.models.tensors import read_layer
+from wager.nn.native.networks import native_drafter
+from wager.nn.native.passes import NativeDFlash
+from wager.nn.native.switch import Switch, Wish
+from wager.nn.native.top import NativeTop
 from wager.nn.rope import Rotary, rotate
 from wager.nn.weights import WeightReader, read_config
 
@@ -36,6 +41,10 @@ class DFlashWeights(NamedTuple):
     hidden_norm: Tensor
     layers: Sequence[LayerWeights]
     norm: Tensor
+
+    @property
+    def num_bytes(self) -> int:
+        return self.fc.nbytes + sum([matrix.nbytes for layer in self.layers for matrix in layer.matrices])
 
 
 class BlockView(NamedTuple):
@@ -55,20 +64,54 @@ class BlockView(NamedTuple):
 class DFlash:
     """A loaded block drafter."""
 
-    def __init__(self, spec: DFlashSpec, weights: DFlashWeights, layout: str = "auto") -> None:
-        """Lay the weights out for this machine; `layout` as for the decoder."""
+    def __init__(
+        self, spec: DFlashSpec, weights: DFlashWeights, layout: str = "auto", wish: Wish | None = None
+    ) -> None:
+        """Lay the weights out for this machine; `layout` and `wish` as for the decoder."""
         self.spec = spec
         self.dtype, self.device = weights.fc.dtype, weights.fc.device
-        context = _context_projection(spec, weights.layers)
-        matrices = [matrix for layer in weights.layers for matrix in layer.matrices]
-        self.layout = choose_layout([weights.fc, context.weight, *matrices], layout)
-        self.fc = Linear(weights.fc).laid_out(self.layout)
-        self.context = context.laid_out(self.layout)
-        self.hidden_norm = RmsNorm(weights.hidden_norm, spec.eps)
-        self.key_norm = RmsNorm(_key_norms(spec, weights.layers), spec.eps)
-        self.layers = [DecoderLayer(layer, spec.heads, spec.eps, self.layout) for layer in weights.layers]
-        self.norm = RmsNorm(weights.norm, spec.eps)
         self.rotary = Rotary(spec.rope, self.dtype, self.device)
+        self.switch = Switch(wish or Wish(), layout, weights.fc, weights.num_bytes)
+        self.layout: Layout | str = ""
+        self.layers: list[DecoderLayer] = []
+        self._native: NativeDFlash | None = None
+        self.top: NativeTop | None = None
+        self._waiting: DFlashWeights | None = weights
+        self.weights = weights if kernels.has_kernels(self.device) else None
+        """As the decoder's: for kernels, where there are any."""
+        if not self.quicken():
+            self._lay_out(weights, layout)
+
+    def _lay_out(self, weights: DFlashWeights, request: str) -> None:
+        """The plain-torch layers."""
+        spec, layers = self.spec, [self.switch.plain_layer(layer) for layer in weights.layers]
+        context, fc = context_projection(spec, layers), self.switch.plain(weights.fc)
+        matrices = [matrix for layer in layers for matrix in layer.matrices]
+        self.layout = layout = choose_layout([fc, context.weight, *matrices], request)
+        self.fc = Linear(fc).laid_out(layout)
+        self.context = context.laid_out(layout)
+        self.hidden_norm = RmsNorm(weights.hidden_norm, spec.eps)
+        self.key_norm = RmsNorm(key_norms(spec, layers), spec.eps)
+        self.layers = [DecoderLayer(layer, spec.heads, spec.eps, layout) for layer in layers]
+        self.norm = RmsNorm(weights.norm, spec.eps)
+
+    def quicken(self) -> bool:
+        """Change to native passes, as `Decoder.quicken`."""
+        weights = self._waiting
+        library = self.switch.library() if weights is not None else None
+        if library is None or weights is None:
+            self._waiting = weights if self.switch.may_come else None
+            return False
+        try:
+            made = native_drafter(library, self.spec, weights, self.rotary, self.switch.wish)
+        except OSError as error:
+            self.switch.give_up(error)
+            self._waiting = None
+            return False
+        self._native, self.layout = made
+        self.top = NativeTop(library)
+        self._waiting, self.layers = None, []
+        return True
 
     def pool_spec(self, num_pages: int, page_size: int) -> PoolSpec:
         """The pool this drafter's context lives in: as many pages as the target's."""
@@ -89,6 +132,8 @@ class DFlash:
 
         The keys and values of all layers come from one product over the same normed features.
         """
+        if self._native is not None:
+            return self._native.ingest(features, positions, slots, pool)
         spec, heads = self.spec, self.spec.heads
         state = self.hidden_norm(self.fc(features.to(self.dtype)))
         shape = (features.shape[0], spec.num_layers, 2, heads.num_kv_heads, heads.head_dim)
@@ -100,6 +145,8 @@ class DFlash:
 
     def forward(self, block: BlockBatch, pool: KVPool) -> Tensor:
         """[block tokens, hidden] after the final norm, all rows in one pass. The context stays as it is."""
+        if self._native is not None:
+            return self._native.forward(block, pool)
         rotation = self.rotary.at(block.positions)
         by_window = {
             window: [self._plan_row(block, row, pool, window) for row in block.rows]
@@ -149,7 +196,7 @@ class DFlash:
         return attend_one(own[:, :num_heads], keys, values, view.mask)
 
 
-def _context_projection(spec: DFlashSpec, layers: Sequence[LayerWeights]) -> Linear:
+def context_projection(spec: DFlashSpec, layers: Sequence[LayerWeights]) -> Linear:
     """The k and v projections of all layers, stacked: [layers * 2 * kv_heads * head_dim, hidden]."""
     skip = spec.heads.num_heads * spec.heads.head_dim
     weight = torch.cat([layer.qkv.weight[skip:] for layer in layers])
@@ -157,7 +204,7 @@ def _context_projection(spec: DFlashSpec, layers: Sequence[LayerWeights]) -> Lin
     return Linear(weight, torch.cat(biases) if biases else None)
 
 
-def _key_norms(spec: DFlashSpec, layers: Sequence[LayerWeights]) -> Tensor:
+def key_norms(spec: DFlashSpec, layers: Sequence[LayerWeights]) -> Tensor:
     """[layers, kv_heads, head_dim]: each layer's key norm."""
     norms = [layer.qk_norm[spec.heads.num_heads :] for layer in layers if layer.qk_norm is not None]
     return torch.stack(norms)
@@ -181,13 +228,14 @@ def load_drafter(
     dtype: torch.dtype | str = "auto",
     device: torch.device | str = "cpu",
     layout: str = "auto",
+    wish: Wish | None = None,
 ) -> DFlash:
     """Load a drafter folder; raises ModelError or WeightsError as `load_target` does."""
     path = Path(folder)
     values = read_config(path)
     spec = read_spec(values)
     reader = WeightReader(path, pick_dtype(dtype, values, str(device)), device)
-    return DFlash(spec, read_weights(reader, spec), layout)
+    return DFlash(spec, read_weights(reader, spec), layout, wish)
 
 
 def check_pair(spec: DFlashSpec, hidden_size: int, num_layers: int, vocab_size: int) -> None:

@@ -1,0 +1,234 @@
+"""Many requests at once: total speed of plain decoding, `auto` and a long fixed chain, by batch and content.
+
+    python -m bench.gpu.batch [--batches 1,16,64] [--mixes mixed,prose] [--max-tokens 128]
+
+All requests of a batch come at once and write equally many tokens. Mixes: all kinds in turn, code alone,
+prose alone, half and half, and all kinds with every second request sampled. A policy keeps what it learns
+from cell to cell. Policies run there and back (A B C C B A). Beside total tokens per second: the speed of the
+slowest request over the mean of its batch.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from bench.gpu.grown import World
+from bench.gpu.pair import AUTO, notes
+from bench.gpu.script import Script, main
+from wager.bench.plan import BASELINE
+from wager.bench.suites import DEMO_KINDS
+from wager.engine.assemble import build_controller
+from wager.errors import ConfigError, ModelError
+from wager.llm import LLM
+from wager.policy import Controller
+from wager.records import SamplingParams
+
+MIXES: dict[str, tuple[str, ...]] = {
+    "mixed": DEMO_KINDS,
+    "code": ("code",),
+    "prose": ("prose",),
+    "code and prose": ("code", "prose"),
+    "half sampled": DEMO_KINDS,
+}
+"""Kinds that take turns in a batch."""
+_SAMPLED = "half sampled"
+_SHORTER = 7  # tokens by which a prompt is cut each time it is used again, so that no two texts are alike
+
+
+@dataclass(frozen=True)
+class Options:
+    """Batches and what is in them. `seconds`: no cell is begun behind that many."""
+
+    batches: tuple[int, ...] = (64, 16, 4, 1)
+    mixes: tuple[str, ...] = tuple(MIXES)
+    policies: tuple[str, ...] = (BASELINE, AUTO, "fixed:15")
+    max_tokens: int = 128
+    temperature: float = 0.8
+    seconds: float = 150.0
+
+
+class Asked(NamedTuple):
+    """One request of a batch."""
+
+    kind: str
+    prompt_ids: list[int]
+    params: SamplingParams
+
+
+class Done(NamedTuple):
+    """A batch that was answered: seconds in all, and by request the seconds until it ended and its tokens."""
+
+    wall_s: float
+    ended_s: list[float]
+    tokens: list[list[int]]
+
+    @property
+    def tokens_per_s(self) -> float:
+        return sum(map(len, self.tokens)) / self.wall_s
+
+    @property
+    def slowest(self) -> float:
+        """The slowest request's tokens per second over the mean of all."""
+        speeds = [len(own) / s for own, s in zip(self.tokens, self.ended_s, strict=True)]
+        return min(speeds) / statistics.fmean(speeds)
+
+
+def batch_of(
+    encoded: Mapping[str, Sequence[list[int]]], mix: str, size: int, max_tokens: int, temperature: float
+) -> list[Asked]:
+    """The requests of one cell. Raises ConfigError on an unknown mix."""
+    if mix not in MIXES:
+        raise ConfigError("mixes", mix, f"some of {', '.join(MIXES)}")
+    kinds, found = MIXES[mix], []
+    for index in range(size):
+        kind, turn = kinds[index % len(kinds)], index // len(kinds)
+        texts = encoded[kind]
+        ids = texts[turn % len(texts)]
+        ids = ids[: max(8, len(ids) - _SHORTER * (turn // len(texts)))]
+        heat = temperature if mix == _SAMPLED and index % 2 else 0.0
+        params = SamplingParams(max_tokens=max_tokens, temperature=heat, seed=index, ignore_eos=True)
+        found.append(Asked(kind, ids, params))
+    return found
+
+
+@contextmanager
+def at_the_engine(llm: LLM, controller: Controller) -> Iterator[None]:
+    """The engine with this controller; plain decoding has no drafter and no features."""
+    engine = llm.engine
+    own = engine.controller, engine.drafters, engine.runner.feature_layers
+    engine.controller = controller
+    if controller.policy.name == BASELINE:
+        engine.drafters, engine.runner.feature_layers = {}, ()
+    try:
+        yield
+    finally:
+        engine.controller, engine.drafters, engine.runner.feature_layers = own
+
+
+def answer(llm: LLM, controller: Controller, asked: Sequence[Asked]) -> Done:
+    """Answer a batch. Raises ModelError where a request fails."""
+    ended, tokens = [0.0] * len(asked), [[0]] * len(asked)
+    with at_the_engine(llm, controller):
+        start = time.perf_counter()
+        for event in llm.stream([one.prompt_ids for one in asked], [one.params for one in asked]):
+            if event.output is None:
+                continue
+            if event.output.error:
+                raise ModelError(event.output.error)
+            ended[event.index] = time.perf_counter() - start
+            tokens[event.index] = event.output.token_ids
+        wall_s = time.perf_counter() - start
+    return Done(wall_s, ended, tokens)
+
+
+def cell(policies: Mapping[str, Sequence[Done]]) -> dict[str, Any]:
+    """The figures of one batch and mix, from both answers of every policy."""
+    rates = {
+        name: statistics.harmonic_mean([one.tokens_per_s for one in own]) for name, own in policies.items()
+    }
+    found: dict[str, Any] = {"tokens_per_s": rates}
+    found["slowest_over_mean"] = {name: min(one.slowest for one in own) for name, own in policies.items()}
+    plain = policies.get(BASELINE)
+    if plain:
+        found["over_ar"] = {name: rate / rates[BASELINE] for name, rate in rates.items() if name != BASELINE}
+        found["texts_like_ar"] = {
+            name: sum(one == other for one, other in zip(own[0].tokens, plain[0].tokens, strict=True))
+            for name, own in policies.items()
+        }
+    return found
+
+
+def distinct(mixes: Sequence[str], size: int) -> list[str]:
+    """The mixes that differ: a single request is of its mix's first kind."""
+    if size > 1:
+        return list(mixes)
+    by_kind: dict[str, str] = {}
+    for mix in mixes:
+        by_kind.setdefault(MIXES[mix][0], mix)
+    return list(by_kind.values())
+
+
+class Field:
+    """The prompts by kind, and the cells measured on them."""
+
+    def __init__(self, world: World, options: Options) -> None:
+        self.world, self.options = world, options
+        self.deadline = world.elapsed + options.seconds
+        self.encoded = {
+            kind: [world.llm.encode(one.text) for one in world.prompts if one.kind == kind]
+            for kind in DEMO_KINDS
+        }
+
+    def measure(self, size: int) -> Iterator[dict[str, Any]]:
+        """All mixes at one batch size."""
+        world, options = self.world, self.options
+        controllers = {name: self._controller(name) for name in options.policies}
+        for name, controller in controllers.items():
+            with world.case(f"batch {size}: warm-up of {name}"):
+                answer(world.llm, controller, self._asked("mixed", size))
+        for mix in distinct(options.mixes, size):
+            if world.elapsed > self.deadline:
+                world.say(f"batch {size}, {mix}: left out, the time is up")
+                continue
+            with world.case(f"batch {size}, {mix}"):
+                yield {"batch": size, "mix": mix, **self._cell(self._asked(mix, size), controllers)}
+
+    def _asked(self, mix: str, size: int) -> list[Asked]:
+        return batch_of(self.encoded, mix, size, self.options.max_tokens, self.options.temperature)
+
+    def _cell(self, asked: Sequence[Asked], controllers: Mapping[str, Controller]) -> dict[str, Any]:
+        done: dict[str, list[Done]] = {name: [] for name in controllers}
+        for name in [*controllers, *reversed(list(controllers))]:
+            done[name].append(answer(self.world.llm, controllers[name], asked))
+        return cell(done)
+
+    def _controller(self, policy: str) -> Controller:
+        llm = self.world.llm
+        controller = build_controller(llm.config, llm.engine.parts.make_costs())
+        controller.set_policy(policy)
+        return controller
+
+
+def run(world: World, options: Options) -> None:
+    found: list[dict[str, Any]] = []
+    field = Field(world, options)
+    described = {"options": asdict(options), "notes": notes(world)}
+    for size in options.batches:
+        for one in field.measure(size):
+            found.append(one)
+            world.save("batch", described, {"cells": found} | lowest(found))
+            world.say(shown(one))
+    for figure, values in lowest(found).items():
+        world.say(f"{figure}: " + ", ".join(f"{name} {value:.3f}" for name, value in values.items()))
+
+
+def shown(one: Mapping[str, Any]) -> str:
+    """A cell in a line."""
+    rates = "  ".join(f"{name} {rate:.0f}" for name, rate in one["tokens_per_s"].items())
+    ratios = "  ".join(f"{name} {value:.3f}" for name, value in one.get("over_ar", {}).items())
+    slow = "  ".join(f"{name} {value:.2f}" for name, value in one["slowest_over_mean"].items())
+    return f"{one['batch']:3d} {one['mix']:14s} tok/s {rates} | over ar {ratios} | slowest/mean {slow}"
+
+
+def lowest(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Over all cells: the worst a policy came to against plain decoding, and its slowest request."""
+    found: dict[str, Any] = {}
+    for figure in ("over_ar", "slowest_over_mean"):
+        worst: dict[str, float] = {}
+        for one in cells:
+            for name, value in one.get(figure, {}).items():
+                worst[name] = min(value, worst.get(name, value))
+        found[f"lowest_{figure}"] = worst
+    return found
+
+
+TINY: dict[str, Any] = {"batches": (4, 1), "max_tokens": 8, "seconds": 600.0}
+SCRIPT = Script("batch", __doc__ or "", Options, TINY, run)
+
+if __name__ == "__main__":
+    main(SCRIPT)

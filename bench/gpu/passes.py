@@ -1,0 +1,360 @@
+"""Time of one pass by tokens and context, through the engine's own runner, beside the floor of its bytes.
+
+    python -m bench.gpu.passes [--tokens 1,16,64] [--contexts 1024,16384] [--parts target,attention]
+
+`target`: a row of one pending token and a tree over a filled cache, every token scored; passes run back to
+back and are timed by device events, medians. `attention`: the attention kernels of such a pass alone, out of
+a profile, against the time to read their keys and values once. `drafter`: a whole draft by rows, features of
+some new tokens to take in and candidates on the host. `steps`: whole steps of the engine at batch 1, and how
+much of their time the device was at work.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from bench.gpu.floor import Streamed, drafter_bytes, target_bytes
+from bench.gpu.grown import REFERENCE_TB_PER_S, World
+from bench.gpu.script import Script, main
+from wager.bench.plan import BASELINE
+from wager.bench.records import Answer
+from wager.bench.runs import PolicyContender
+from wager.draft.base import Drafter, DraftRow, KeptTokens
+from wager.draft.block import BlockDrafter
+from wager.records import SamplingParams
+from wager.target import RunRow, TargetRunner
+from wager.tree import Tree
+
+Row = dict[str, Any]
+ATTENTION_WORDS = ("attend", "attention", "merge", "flash", "fmha")
+"""What the names of attention kernels hold, ours and torch's."""
+_ROOT_TOKEN = 20
+
+
+@dataclass(frozen=True)
+class Options:
+    """Sizes, and how often each is run."""
+
+    tokens: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    contexts: tuple[int, ...] = (1024, 4096, 16_384, 32_768)
+    attention_tokens: tuple[int, ...] = (1, 16, 64)
+    attention_context: int = 16_384
+    rows: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+    draft_context: int = 1024
+    new_tokens: int = 4
+    policies: tuple[str, ...] = (BASELINE, "fixed:15", "auto")
+    step_tokens: int = 96
+    rounds: int = 5
+    in_a_row: int = 6
+    parts: tuple[str, ...] = ("target", "attention", "drafter", "steps")
+
+
+class Clock(NamedTuple):
+    """Times calls back to back: medians over rounds of several calls each."""
+
+    world: World
+    rounds: int
+    in_a_row: int
+
+    def ms(self, call: Callable[[], object]) -> float:
+        """Milliseconds of one call where the next is queued behind it: the device's time, if it is longer."""
+        for _ in range(3):
+            call()
+        return statistics.median(self._round(call) for _ in range(self.rounds)) / self.in_a_row
+
+    def _round(self, call: Callable[[], object]) -> float:
+        self.world.synchronize()
+        if not self.world.is_cuda:
+            start = time.perf_counter()
+            for _ in range(self.in_a_row):
+                call()
+            return (time.perf_counter() - start) * 1e3
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        for _ in range(self.in_a_row):
+            call()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end))
+
+    def alone_ms(self, call: Callable[[], object], before: Callable[[], object] = lambda: None) -> float:
+        """Milliseconds of one call until its result is there; `before` is not timed."""
+        times = []
+        for _ in range(3 + self.rounds * 2):
+            before()
+            self.world.synchronize()
+            start = time.perf_counter()
+            call()
+            self.world.synchronize()
+            times.append((time.perf_counter() - start) * 1e3)
+        return statistics.median(times[3:])
+
+    def host_ms(self, call: Callable[[], object]) -> float:
+        """Milliseconds until a call returns to the host, whose device has nothing else to do."""
+        times = []
+        for _ in range(3 + self.rounds * 2):
+            self.world.synchronize()
+            start = time.perf_counter()
+            call()
+            times.append((time.perf_counter() - start) * 1e3)
+        self.world.synchronize()
+        return statistics.median(times[3:])
+
+
+def bushy(num_nodes: int) -> Tree:
+    """A tree two wide: as deep as it is likely to be, with siblings to mask."""
+    tokens = [_ROOT_TOKEN + 1 + node % 50 for node in range(num_nodes)]
+    return Tree.of(tokens, [max(node - 2, -1) for node in range(num_nodes)])
+
+
+def pass_rows(tokens: int, context: int, page_size: int) -> list[RunRow]:
+    """One row of `tokens` tokens behind a context, on the pool's first pages."""
+    num_pages = -(-(context + tokens) // page_size)
+    return [RunRow([_ROOT_TOKEN], bushy(tokens - 1), context, range(num_pages))]
+
+
+def pass_call(runner: TargetRunner, tokens: int, context: int) -> Callable[[], object]:
+    """The pass to be timed, as the engine runs it."""
+    rows = pass_rows(tokens, context, runner.pool.spec.page_size)
+    return lambda: runner.run(rows)
+
+
+def fill(world: World) -> None:
+    """Numbers in every slot of both pools, so that no pass meets what was left in memory."""
+    engine = world.llm.engine
+    pools = [
+        engine.runner.pool,
+        *(one.pool for one in engine.drafters.values() if isinstance(one, BlockDrafter)),
+    ]
+    with torch.inference_mode():
+        for pool in pools:
+            pool.store.normal_()
+
+
+def target_row(world: World, clock: Clock, floor: Streamed, tokens: int, context: int) -> Row:
+    call = pass_call(world.llm.engine.runner, tokens, context)
+    ms = clock.ms(call)
+    limit = floor.limit_ms(context + tokens, world.bytes_per_s)
+    stated = floor.limit_ms(context + tokens, REFERENCE_TB_PER_S * 1e12)
+    row: Row = {"tokens": tokens, "context": context, "ms": ms, "host_ms": clock.host_ms(call)}
+    row |= {"floor_ms": limit, "over_floor": ms / limit, "over_reference_floor": ms / stated}
+    world.say(
+        f"{tokens:4d} tokens behind {context:6d}: {ms:8.3f} ms ({ms / limit:.3f} of the floor, "
+        f"{ms / stated:.3f} of the reference's), host {row['host_ms']:.3f}"
+    )
+    return row
+
+
+class Profile(NamedTuple):
+    """Device time of one call: by kernel, and its covered part of the time line."""
+
+    kernels_ms: dict[str, float]
+    busy_ms: float
+
+    @property
+    def attention_ms(self) -> float:
+        return sum(ms for name, ms in self.kernels_ms.items() if is_attention(name))
+
+    def largest(self, count: int = 12) -> dict[str, float]:
+        return dict(sorted(self.kernels_ms.items(), key=lambda one: -one[1])[:count])
+
+
+def is_attention(kernel: str) -> bool:
+    return any(word in kernel.lower() for word in ATTENTION_WORDS)
+
+
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """Length of what at least one of the spans covers."""
+    total, reached = 0.0, float("-inf")
+    for start, stop in sorted(spans):
+        total += max(0.0, stop - max(start, reached))
+        reached = max(reached, stop)
+    return total
+
+
+def profiled(call: Callable[[], object], times: int = 1) -> Profile:
+    """What the device does for a call; empty without one."""
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities = [ProfilerActivity.CUDA]
+    with profile(activities=activities) as watched:
+        for _ in range(times):
+            call()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+    kernels: dict[str, float] = {}
+    spans = []
+    for event in watched.events() or ():
+        if event.device_type.name != "CUDA":
+            continue
+        start, stop = event.time_range.start, event.time_range.end
+        kernels[event.name] = kernels.get(event.name, 0.0) + (stop - start) * 1e-3 / times
+        spans.append((start, stop))
+    return Profile(kernels, covered(spans) * 1e-3 / times)
+
+
+def attention_row(world: World, clock: Clock, floor: Streamed, tokens: int, context: int) -> Row:
+    runner = world.llm.engine.runner
+    call, short = pass_call(runner, tokens, context), pass_call(runner, tokens, 64)
+    clock.ms(call)
+    found = profiled(call, 4)
+    read_ms = (context + tokens) * floor.kv_bytes / world.bytes_per_s * 1e3
+    grown_ms = clock.ms(call) - clock.ms(short)
+    row: Row = {"tokens": tokens, "context": context, "read_ms": read_ms, "kernels_ms": found.attention_ms}
+    row |= {"over_read": found.attention_ms / read_ms, "more_than_behind_64_ms": grown_ms}
+    row["largest_kernels_ms"] = found.largest()
+    world.say(
+        f"attention of {tokens} tokens behind {context}: {found.attention_ms:.3f} ms by its kernels, "
+        f"{grown_ms:.3f} ms more than behind 64; reading takes {read_ms:.3f} ({row['over_read']:.2f})"
+    )
+    return row
+
+
+class Drafting:
+    """Rows of a block drafter whose contexts are filled, and a draft for all of them."""
+
+    def __init__(self, world: World, drafter: Drafter, num_rows: int, context: int, new_tokens: int) -> None:
+        self.drafter, self.noise, self.new = drafter, world.llm.engine.parts.noise, new_tokens
+        runner, size = world.llm.engine.runner, world.llm.config.cache.page_size
+        self.start = context - new_tokens
+        each = -(-(context + 32) // size)
+        pages = [range(row * each, (row + 1) * each) for row in range(num_rows)]
+        tokens = [_ROOT_TOKEN] * (context + 1)
+        self.rows = [DraftRow(f"draft-{row}", tokens, 1, own) for row, own in enumerate(pages)]
+        width = len(runner.feature_layers) * runner.hidden_size
+        self.features = torch.randn(new_tokens, width, device=world.device).to(world.plan.dtype)
+
+    def prepare(self) -> None:
+        for row in self.rows:
+            self.drafter.adopt(row.request_id, self.start)
+        self.drafter.keep(
+            [KeptTokens(row.request_id, self.start, self.features, row.pages) for row in self.rows]
+        )
+
+    def draft(self) -> None:
+        proposals = self.drafter.draft(self.rows, self.noise)
+        assert all(proposal is not None for proposal in proposals)
+
+    def end(self) -> None:
+        for row in self.rows:
+            self.drafter.forget(row.request_id)
+
+
+def drafter_row(world: World, clock: Clock, options: Options, num_rows: int) -> Row:
+    drafter = world.llm.engine.drafters["block"]
+    drafting = Drafting(world, drafter, num_rows, options.draft_context, options.new_tokens)
+    try:
+        ms = clock.alone_ms(drafting.draft, drafting.prepare)
+    finally:
+        drafting.end()
+    floor = drafter_bytes(world.plan)
+    limit = (floor.weight_bytes + num_rows * options.draft_context * floor.kv_bytes) / world.bytes_per_s * 1e3
+    at = f"{num_rows:3d} rows behind {options.draft_context}"
+    world.say(f"draft of {at}: {ms:7.3f} ms ({ms / limit:.2f} of the floor)")
+    return {
+        "rows": num_rows,
+        "context": options.draft_context,
+        "ms": ms,
+        "floor_ms": limit,
+        "over_floor": ms / limit,
+    }
+
+
+def steps_row(world: World, policy: str, num_tokens: int) -> Row:
+    """Decoding behind the first token: wall time and device time of a step, tokens of a step."""
+    contender = PolicyContender(world.llm, policy)
+    prompt = world.llm.encode(next(one.text for one in world.prompts if one.kind == "code"))
+
+    def answer(count: int = num_tokens) -> Answer:
+        return contender.answer(prompt, SamplingParams(max_tokens=count, ignore_eos=True))
+
+    for _ in range(2):
+        answer()
+    plain = answer()
+    watched: list[Answer] = []
+    whole, reading = profiled(lambda: watched.append(answer())), profiled(lambda: answer(1))
+    counts, seen = plain.counts, watched[0].counts
+    assert counts is not None and seen is not None
+    row: Row = {"policy": policy, "steps": counts.steps, "tokens_per_step": counts.emitted / counts.steps}
+    # What reading the prompt took is known from an answer of one token.
+    busy_ms = (whole.busy_ms - reading.busy_ms) / max(seen.steps, 1)
+    row |= step_figures(plain.timing.decode_s * 1e3 / counts.steps, busy_ms)
+    row["stage_ms"] = {name: ms / counts.steps for name, ms in counts.stage_ms.items()}
+    row["largest_kernels_ms"] = {name: ms / max(seen.steps, 1) for name, ms in whole.largest().items()}
+    world.say(
+        f"{policy}: a step of {row['tokens_per_step']:.2f} tokens takes {row['step_ms']:.3f} ms, "
+        f"the device {busy_ms:.3f}; gap {row['gap']:.1%}"
+    )
+    return row
+
+
+def step_figures(step_ms: float, device_ms: float) -> Row:
+    """`gap`: the part of a step in which the device has nothing to do; `of_kernels`: speed end to end over
+    the speed that kernel time alone would give.
+    """
+    return {
+        "step_ms": step_ms,
+        "device_ms": device_ms,
+        "gap": 1.0 - device_ms / step_ms,
+        "of_kernels": device_ms / step_ms,
+    }
+
+
+def run(world: World, options: Options) -> None:
+    clock, floor = Clock(world, options.rounds, options.in_a_row), target_bytes(world.plan)
+    found: dict[str, list[Row]] = {part: [] for part in options.parts}
+    room = world.llm.engine.runner.pool.num_slots - max(options.tokens)
+    longest = min(world.llm.engine.parts.max_context - max(options.tokens), room)
+    fill(world)
+
+    def add(part: str, label: object, make: Callable[[], Row]) -> None:
+        if part not in options.parts:
+            return
+        with world.case(f"{part} {label}"):
+            found[part].append(make())
+        world.save("passes", {"options": asdict(options)}, found)
+
+    for context in options.contexts:
+        for tokens in options.tokens if context <= longest else ():
+            add("target", (tokens, context), partial(target_row, world, clock, floor, tokens, context))
+    at = min(options.attention_context, longest)
+    for tokens in options.attention_tokens:
+        add("attention", tokens, partial(attention_row, world, clock, floor, tokens, at))
+    for rows in _fitting(world, options):
+        add("drafter", rows, partial(drafter_row, world, clock, options, rows))
+    for policy in options.policies:
+        add("steps", policy, partial(steps_row, world, policy, options.step_tokens))
+
+
+def _fitting(world: World, options: Options) -> Sequence[int]:
+    """Numbers of rows whose contexts fit the pool."""
+    size, num_pages = world.llm.config.cache.page_size, world.llm.engine.runner.pool.spec.num_pages
+    each = -(-(options.draft_context + 32) // size)
+    return [rows for rows in options.rows if rows * each <= num_pages]
+
+
+TINY: dict[str, Any] = {
+    "tokens": (1, 4),
+    "contexts": (32, 64),
+    "attention_tokens": (1, 4),
+    "attention_context": 128,
+    "rows": (1, 2),
+    "draft_context": 40,
+    "policies": (BASELINE, "auto"),
+    "step_tokens": 8,
+    "rounds": 1,
+    "in_a_row": 1,
+}
+SCRIPT = Script("passes", __doc__ or "", Options, TINY, run)
+
+if __name__ == "__main__":
+    main(SCRIPT)

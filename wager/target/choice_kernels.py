@@ -1,0 +1,77 @@
+"""The target's choices on a CUDA device: all judged positions of a step in two launches and one copy back.
+
+Rows whose scores nothing bends are chosen here, greedy or drawn, filters included; the sampler bends and
+chooses the others one by one. Made by sampler.py for scores on such a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from wager.nn.kernels.filter import Asked, Filters
+from wager.nn.kernels.numbers import Numbers, signed
+from wager.nn.kernels.sample import choose
+
+if TYPE_CHECKING:
+    from wager.target.sampler import ChoiceRow
+
+_SEED, _POSITION, _TEMPERATURE, _TOP_P, _MIN_P, _TOP_K = range(6)
+
+
+class DeviceChooser:
+    """Chooses for scores on one device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._numbers = Numbers(6, 512, device)
+
+    @torch.inference_mode()
+    def choose(self, logits: Tensor, rows: Sequence[ChoiceRow]) -> tuple[list[int], list[float]]:
+        """The chosen token and the highest plain score at every judged position; waits for the device."""
+        count = logits.shape[0]
+        if count > self._numbers.host.shape[1]:
+            self._numbers = Numbers(6, 2 * count, self._device)
+        filters = self._fill(rows, logits.shape[1])
+        numbers = self._numbers
+        asked = Asked(
+            numbers.floats(_TEMPERATURE, count),
+            numbers.device[_TOP_K].view(torch.int32)[:count],
+            numbers.floats(_TOP_P, count),
+            numbers.floats(_MIN_P, count),
+            numbers.device[_SEED, :count],
+            numbers.device[_POSITION, :count],
+        )
+        found = choose(logits, asked, filters)
+        # One copy: token ids are exact in a double.
+        both = torch.stack((found.token_ids.double(), found.highest.double())).cpu()
+        return both[0].long().tolist(), both[1].tolist()
+
+    def _fill(self, rows: Sequence[ChoiceRow], vocab_size: int) -> Filters | None:
+        numbers, start = self._numbers, 0
+        numbers.wait()
+        host = numbers.host
+        temperature, top_p, min_p = (numbers.host_floats(line) for line in (_TEMPERATURE, _TOP_P, _MIN_P))
+        top_k = host[_TOP_K].view(np.int32)
+        by_k = by_p = by_min = False
+        for row in rows:
+            stop = start + row.tree.num_nodes + 1
+            own, params = slice(start, stop), row.params
+            start = stop
+            if row.is_plain or row.has_processing:
+                temperature[own] = 0.0
+                continue
+            temperature[own], top_p[own], min_p[own] = params.temperature, params.top_p, params.min_p
+            top_k[own] = params.top_k if 0 < params.top_k < vocab_size else 0
+            host[_SEED, own] = signed(row.seed)
+            root = len(row.tokens)
+            host[_POSITION, own.start] = root
+            host[_POSITION, own.start + 1 : stop] = root + row.tree.depths
+            by_k = by_k or bool(top_k[own.start])
+            by_p, by_min = by_p or params.top_p < 1.0, by_min or params.min_p > 0.0
+        numbers.push()
+        return Filters(by_k, by_p, by_min) if by_k or by_p or by_min else None
