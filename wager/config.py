@@ -207,9 +207,9 @@ class ModelConfig:
     )
     weights: str = _field(
         "auto",
-        _one_of("auto", "full", "int8"),
+        _one_of("auto", "full", "int8", "int4"),
         "How weights are kept; auto: as narrow as they were published, full: as wide as dtype, "
-        "int8: rounded to 8 bits, a scale for each group of inputs.",
+        "int8: rounded to 8 bits, a scale for each group of inputs, int4: to 4 bits, on a CUDA device.",
     )
 
     def __post_init__(self) -> None:

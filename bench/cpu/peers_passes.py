@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from scipy.special import log_softmax
 
 from bench.cpu.peers_llama import LlamaContext, ScoredBatch, Scores
 from wager.bench.plan import BASELINE
@@ -141,16 +142,23 @@ class Agreement(NamedTuple):
     same_best: float
     """Share of the positions where both prefer the same token."""
     positions: int
+    nats_per_token: float = 0.0
+    """Lost on average where the second's probabilities stand for the first's (Kullback-Leibler)."""
 
     def __str__(self) -> str:
-        return f"scores differ by at most {self.max_difference:.1e}, same best token {self.same_best:.2%}"
+        return (
+            f"scores differ by at most {self.max_difference:.1e}, same best token {self.same_best:.2%}, "
+            f"{self.nats_per_token:.1e} nats lost per token"
+        )
 
 
 def agreement(ours: Iterable[Scores], theirs: Iterable[Scores]) -> Agreement:
     """Compare scores, text by text."""
-    most, same, positions = 0.0, 0, 0
+    most, same, positions, nats = 0.0, 0, 0, 0.0
     for one, other in zip(ours, theirs, strict=True):
+        logs, others = log_softmax(one.astype(np.float64), -1), log_softmax(other.astype(np.float64), -1)
+        nats += float((np.exp(logs) * (logs - others)).sum())
         most = max(most, float(np.abs(one - other).max()))
         same += int((one.argmax(-1) == other.argmax(-1)).sum())
         positions += len(one)
-    return Agreement(most, same / positions, positions)
+    return Agreement(most, same / positions, positions, nats / positions)

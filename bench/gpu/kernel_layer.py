@@ -82,9 +82,13 @@ class Cutting(NamedTuple):
     """Programs that fill one multiprocessor."""
     most_lines: int = 64
     min_keys: int | None = None
+    is_exact: bool = False
+    """Whether tiles have that many lines even where fewer would do."""
 
     def tiling(self, heads: HeadShape, rows: int, tokens: int, device: torch.device) -> Tiling:
         programs = self.per_processor * _multiprocessors(device)
+        if self.is_exact:
+            tokens = max(tokens, rows * (self.most_lines // heads.group))
         tiling = choose_tiling(heads, rows, tokens, programs, self.most_lines)
         return tiling if self.min_keys is None else tiling._replace(min_keys=self.min_keys)
 
@@ -124,14 +128,20 @@ def recut(world: Pass, bench: Bench, cutting: Cutting) -> Pass:
     """The same pass over the same memory, its attention cut in another way."""
     limits = world.tables.limits
     tiling = cutting.tiling(bench.shape.heads, limits.max_rows, limits.max_tokens, bench.device)
-    tables = PassTables(replace(limits, max_items=tiling.max_items), bench.device)
+    tables = relaid(world, replace(limits, max_items=tiling.max_items), tiling, bench.device)
+    plan = plan_attention(bench.shape.heads, tiling, world.plan.page_size, bench.device, world.plan.merge)
+    return world._replace(tables=tables, plan=plan)
+
+
+def relaid(world: Pass, limits: TableLimits, tiling: Tiling, device: torch.device) -> PassTables:
+    """The tables of a pass, its work cut in another way."""
+    tables = PassTables(limits, device)
     tables.host_pages[:] = world.tables.host_pages
     for new, old in zip(tables.host[:4], world.tables.host[:4], strict=True):
         new[:] = old
     tables.lay_rows(world.rows, tiling)
     tables.push()
-    plan = plan_attention(bench.shape.heads, tiling, world.plan.page_size, bench.device, world.plan.merge)
-    return world._replace(tables=tables, plan=plan)
+    return tables
 
 
 def _multiprocessors(device: torch.device) -> int:

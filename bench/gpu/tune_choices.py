@@ -47,7 +47,7 @@ class Attending(NamedTuple):
 
     @property
     def cutting(self) -> Cutting:
-        return Cutting(self.per_processor, self.lines, self.min_keys)
+        return Cutting(self.per_processor, self.lines, self.min_keys, is_exact=True)
 
     def plan(self, plan: AttentionPlan) -> AttentionPlan:
         return plan._replace(
@@ -67,6 +67,43 @@ TILES: dict[int, tuple[tuple[int, int, int], ...]] = {
 """By lines of a tile: (keys of a step, warps, stages)."""
 LAST = {16: (64, 4, 3), 64: (64, 4, 3), 128: (64, 8, 2), 256: (64, 8, 2)}
 """The one that is also tried with the last split merging."""
+
+
+LONG_CASES = (
+    *(Case(1, tokens, 16_384) for tokens in (1, 16, 64)),
+    *(Case(1, tokens, 1024) for tokens in (1, 8, 16, 32, 64)),
+    Case(1, 1, 4096),
+    Case(1, 16, 4096),
+    Case(16, 64, 1024),
+    Case(16, 256, 1024),
+)
+LONG_TILES: dict[int, tuple[tuple[int, int, int], ...]] = {
+    16: (
+        (32, 2, 4), (64, 2, 4), (64, 4, 4), (64, 4, 5), (64, 4, 6), (64, 8, 6), (128, 4, 3), (128, 4, 4),
+        (128, 8, 3), (128, 8, 4),
+    ),
+    32: ((64, 4, 3), (64, 4, 4), (32, 4, 4)),
+    64: ((64, 4, 2), (64, 4, 3), (64, 4, 4), (32, 4, 4), (32, 4, 5), (128, 8, 2), (64, 8, 4)),
+    128: ((64, 8, 2), (64, 8, 3)),
+}  # fmt: skip
+"""What is tried once more, for the cases that were far from their floor."""
+
+
+def long_attendings(case: Case, heads: HeadShape) -> list[Attending]:
+    each, is_short = case.tokens // case.rows, case.rows == 1 and case.context <= 1024
+    lines_of_each = {
+        8: (32, 64),
+        16: (16, 32, 64) if is_short else (64,),
+        64: (64,) if is_short else (64, 128),
+    }
+    cuts = [(2, 64), (2, 128), (2, 256)] if is_short else [(1, 128), (2, 128)]
+    found = []
+    for lines in lines_of_each.get(each, (16 if each * heads.group <= 16 else 64,)):
+        for tile in LONG_TILES[lines]:
+            found += [Attending(*tile, count, lines, least) for count, least in cuts]
+        if is_short and lines == 64:
+            found += [Attending(64, 4, 3, count, lines, least, "last") for count, least in cuts[1:]]
+    return found
 
 
 def lines_of(case: Case, heads: HeadShape) -> tuple[int, ...]:

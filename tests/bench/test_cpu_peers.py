@@ -123,7 +123,13 @@ def test_passes_take_turns_and_the_first_of_a_row_is_left_out() -> None:
 def test_agreement_is_over_all_texts() -> None:
     ours = [np.array([[0.0, 1.0], [2.0, 0.0]], np.float32), np.array([[1.0, 0.0]], np.float32)]
     theirs = [ours[0] + np.float32(0.25), np.array([[0.0, 0.5]], np.float32)]
-    assert agreement(ours, theirs) == (1.0, 2 / 3, 3)
+    found = agreement(ours, theirs)
+    assert found[:3] == (1.0, 2 / 3, 3)
+    likely = 1 / (1 + np.exp(-1.0))
+    lost = likely * np.log(likely * (1 + np.exp(0.5))) + (1 - likely) * np.log(
+        (1 - likely) * (1 + np.exp(-0.5))
+    )
+    assert found.nats_per_token == pytest.approx(lost / 3, abs=1e-6), "a shift of all scores loses nothing"
 
 
 def test_a_set_up_is_read_from_a_flag() -> None:

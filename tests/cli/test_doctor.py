@@ -13,6 +13,7 @@ from wager.cli import doctor_checks, main
 from wager.cli.doctor_checks import PACKAGES, Finding
 from wager.engine import calibrate, cost_file
 from wager.errors import ModelError
+from wager.nn import kernels
 from wager.nn.models import read_spec
 from wager.nn.models.dflash import check_pair
 from wager.nn.models.dflash_spec import read_spec as read_drafter
@@ -219,6 +220,18 @@ def test_a_bad_policy_and_an_absent_device_are_failures(examine: Any) -> None:
 
     if not torch.cuda.is_available():
         assert examine("--device", "cuda").named("fail") == {"device"}
+
+
+def test_weights_that_the_device_has_no_passes_for_are_a_failure(
+    examine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_a_processor = ("--model", "", "--device", "cpu", "--weights")
+    assert examine(*on_a_processor, "int8").checks["rounding"].detail == "int8"
+    report = examine(*on_a_processor, "int4")
+    assert report.status == 2 and report.checks["rounding"].detail.startswith("weights = 'int4': ")
+    monkeypatch.setattr(kernels, "has_kernels", lambda device: True)
+    assert examine(*on_a_processor, "int4").checks["rounding"].detail == "int4 in groups of 64, head int8"
+    assert examine(*on_a_processor, "int4", "--kernels", "off").status == 2
 
 
 def test_the_report_for_people(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -344,3 +344,25 @@ def test_impossible_times_measured_before_are_passed_over(time_ms: float) -> Non
     assert not costs.measured
     see(costs, 1, [5.0])
     assert costs.draft_ms("block", 1, 0) == pytest.approx(1.0)
+
+
+def test_passes_right_behind_a_prompt_are_not_recorded() -> None:
+    costs = CostModel(warm_up=0)
+    for _ in range(20):
+        costs.observe_pass(1, 1, 100, 2.0)
+    costs.observe_draft("block", 1, 1.0)
+    for _ in range(10):  # requests: a prompt, then passes that are slow at first
+        costs.observe_pass(100, 1, 0, 30.0)
+        for time_ms in (4.0, 3.5, 3.0, 2.0):
+            costs.observe_pass(1, 1, 100, time_ms)
+            costs.observe_draft("block", 1, time_ms / 2)
+    assert costs.plain_ms(1, 100) == pytest.approx(2.0, rel=0.01)
+    assert costs.draft_ms("block", 1, 100) == pytest.approx(1.0, rel=0.01)
+
+
+def test_a_bet_is_no_prompt() -> None:
+    costs = CostModel(warm_up=0)
+    for _ in range(20):
+        costs.observe_pass(17, 1, 100, 4.0)
+        costs.observe_pass(1, 1, 100, 2.0)
+    assert costs.plain_ms(1, 100) == pytest.approx(2.0) and costs.curve(1, 100)[17] == pytest.approx(4.0)

@@ -95,6 +95,22 @@ def test_winning_shrinks_the_wait() -> None:
     assert seen[-1] == 1
 
 
+def test_several_looks_in_a_row() -> None:
+    probe, due = Probe(longest=8, looks=3), []
+    for _ in range(24):
+        due.append(probe.due())
+        if due[-1]:
+            probe.result(won=False)
+    shown = "".join(".x"[one] for one in due)
+    assert shown == "xxx.xxx...xxx.......xxx."
+    probe.result(won=True)
+    assert probe.interval == 1 and probe.due()
+    probe.result(won=False, price=1.0)
+    probe.result(won=False, price=1.0)
+    probe.result(won=False, price=1.0)
+    assert [probe.due() for _ in range(2)] == [False, True]
+
+
 def test_a_due_probe_stays_due_until_it_has_a_result() -> None:
     probe = Probe()
     probe.result(won=False)

@@ -61,6 +61,20 @@ def test_whole_drafts_come_back() -> None:
     assert Reach().wants_whole and not taught(1.0, 1.0, 1.0).copy().wants_whole
 
 
+def test_a_look_is_paid_by_what_short_drafts_are_worth() -> None:
+    """A whole draft alone would not pay here: that is no reason to stop drafting when a look is due."""
+    reach, prices = taught(1.0, 1.0, 1.0), {0: 1.5, 8: 0.9, 4: 0.4}
+    reach.drafted(4, to_its_end=True)
+    assert best_depth([reach], [1.0], prices.__getitem__) == (0, pytest.approx(0.6))
+    assert best_depth([reach], [0.3], prices.__getitem__).net < 0.0, "nothing pays: no look either"
+
+
+def test_probes_find_out_what_short_drafts_cost() -> None:
+    """A whole draft does not pay, and the price of a short one is only a guess: it must be tried."""
+    asked = depths_asked({4: 0.8, 8: 4.0, 15: 12.0}, chance=0.5)
+    assert np.mean([depth == 4 for depth in asked[40:]]) > 0.7
+
+
 def test_times_by_depth() -> None:
     costs = CostModel()
     costs.observe_draft("block", 1, 4.0)

@@ -47,6 +47,15 @@ def test_phases_are_separate_and_old_evidence_fades() -> None:
     assert survival.rates(1, "code")[0] < 0.1
 
 
+def test_one_among_others() -> None:
+    others, own = np.array([0.9, 0.8, 0.7]), Survival(fade=1.0, prior_weight=2.0)
+    assert own.among(others).tolist() == others.tolist()
+    for _ in range(6):
+        own.observe(0, 3)
+    assert own.among(others) == pytest.approx([1.8 / 8, 0.8, 0.7]), "deeper guesses were never tried"
+    assert own.among(others, "another phase").tolist() == others.tolist()
+
+
 def test_log_rates_are_a_chain_for_the_builder() -> None:
     survival = Survival()
     for _ in range(500):

@@ -143,6 +143,8 @@ def _captured(owner: object) -> Iterator[Captured]:
 
 def streamed_bytes(decoder: Decoder) -> int | None:
     """Bytes of weights that every pass reads: all matrices and the head; None where that cannot be told."""
+    if decoder.streamed_bytes is not None:
+        return decoder.streamed_bytes
     spec, heads = decoder.spec, decoder.spec.heads
     inner = heads.num_heads * heads.head_dim
     layer = spec.hidden_size * (2 * inner + 2 * heads.num_kv_heads * heads.head_dim)

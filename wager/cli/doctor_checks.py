@@ -65,6 +65,8 @@ def check_machine(config: EngineConfig) -> Iterator[Finding]:
     for name, oldest in PACKAGES.items():
         yield _package(name, oldest)
     yield from _guarded("device", lambda: _device(config.model.device))
+    if config.model.weights not in ("auto", "full"):
+        yield from _guarded("rounding", lambda: _rounding(config))
 
 
 def check_target(config: EngineConfig) -> tuple[list[Finding], Target | None]:
@@ -212,6 +214,16 @@ def _device(asked: str) -> Iterator[Finding]:
     else:
         gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
         yield Finding("device", "ok", f"cpu, {usable_cores()} cores, {gib:.0f} GiB", "no CUDA device")
+
+
+def _rounding(config: EngineConfig) -> Iterator[Finding]:
+    """Whether this device has passes with weights rounded as asked for."""
+    from wager.engine.assemble import pick_device, wish_of
+    from wager.nn.kernels.narrow_layers import Narrowing
+
+    bits = wish_of(config, pick_device(config.model.device).value).narrow_bits
+    detail = str(Narrowing(bits)) if bits is not None else config.model.weights
+    yield Finding("rounding", "ok", detail, "by kernels" if bits is not None else "on the processor")
 
 
 def _calibrations(config: EngineConfig, target: Target) -> Iterator[Finding]:

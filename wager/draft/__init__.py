@@ -67,7 +67,11 @@ def _make_lookup(target: TargetFace, shape: PoolShape, source: DraftSource) -> D
 
 
 def _make_chain(target: TargetFace, shape: PoolShape, source: DraftSource) -> Drafter:
-    model = load_target(_folder(source), source.dtype, source.device, source.layout, source.wish)
+    wish = source.wish
+    if wish is not None and wish.narrow_bits is not None:
+        # Its passes are plain torch's, which narrow weights do not make quicker.
+        wish = replace(wish, weights="auto", kernels=False)
+    model = load_target(_folder(source), source.dtype, source.device, source.layout, wish)
     return ChainDrafter(model, target, shape, ChainOptions(**source.given("depth", "ranks")))
 
 

@@ -67,6 +67,21 @@ class DraftRow:
     """Guesses wanted; 0: as many as the drafter makes of itself."""
 
 
+class Verified(NamedTuple):
+    """A row whose pass is under way on a device, its verdict not yet read."""
+
+    row: DraftRow
+    """As it was before the pass."""
+    context_len: int
+    parents: Sequence[int]
+    """Of each node of its tree, -1 for the root."""
+    max_depth: int
+    chosen: Tensor
+    """The target's choices behind the root and every node, on the device."""
+    token_ids: Tensor
+    """The tokens of the pass, on the device."""
+
+
 class Proposal(NamedTuple):
     """Candidates by depth and rank, the best rank first."""
 
@@ -117,6 +132,17 @@ class Drafter(Protocol):
 
         Only a start: `draft` may be asked something else, or nothing.
         """
+        ...
+
+    def follow(self, verified: Verified) -> bool:
+        """Begin the next draft of a row behind its pass, on the device alone; False where that cannot be.
+
+        Where it can, `confirm` says what the verdict was, and `keep` leaves this row out.
+        """
+        ...
+
+    def confirm(self, request_id: Hashable, context_len: int, pending: int) -> None:
+        """The verdict that a draft has followed: tokens in the cache now, and the next pending one."""
         ...
 
     def keep(self, kept: Sequence[KeptTokens]) -> None:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from wager.draft.base import DraftRow, KeptTokens, PoolShape, Proposal, TargetFace
+from wager.draft.base import DraftRow, KeptTokens, PoolShape, Proposal, TargetFace, Verified
 from wager.draft.context import FeatureContext
 from wager.draft.scores import HostTop, Span, best, noised, to_host
 from wager.errors import ConfigError
@@ -105,7 +105,7 @@ class BlockDrafter:
     @torch.inference_mode()
     def draft(self, rows: Sequence[DraftRow], noise: NoiseSource) -> list[Proposal | None]:
         """First what waits for these rows, in one call; then one pass over all blocks."""
-        jobs = [self._job(place, row) for place, row in enumerate(rows) if self.can_draft(row)]
+        jobs = self._jobs(rows)
         proposals: list[Proposal | None] = [None] * len(rows)
         if jobs and self.device is not None and self.device.fits(_asked(jobs)):
             self._launch(jobs, self.device)
@@ -128,9 +128,23 @@ class BlockDrafter:
     def start(self, rows: Sequence[DraftRow]) -> None:
         """On a device with kernels the pass is launched; nothing waits for it."""
         if self.device is not None:
-            jobs = [self._job(place, row) for place, row in enumerate(rows) if self.can_draft(row)]
+            jobs = self._jobs(rows)
             if jobs and self.device.fits(_asked(jobs)):
                 self._launch(jobs, self.device)
+
+    @torch.inference_mode()
+    def follow(self, verified: Verified) -> bool:
+        """On a device with kernels, where nothing waits to be ingested before this pass."""
+        row = verified.row
+        context = self._contexts.get(row.request_id)
+        if self.device is None or context is None or context.num_waiting or not self.can_draft(row):
+            return False
+        self._started = {}
+        return self.device.follow(verified)
+
+    def confirm(self, request_id: Hashable, context_len: int, pending: int) -> None:
+        self._context(request_id).watermark = context_len
+        self._started = {(request_id, context_len, (pending,)): 0}
 
     def _launch(self, jobs: Sequence[Job], device: BlockDevice) -> None:
         """A draft for these jobs, unless the one under way holds them all."""
@@ -195,6 +209,8 @@ class BlockDrafter:
             "rope_theta": spec.rope.theta,
             "rope_type": spec.rope.type,
             "dtype": str(self.net.dtype).removeprefix("torch."),
+            "weights": self.net.switch.wish.weights,
+            "layout": str(self.net.layout),
             "context_bytes": self.pool.bytes,
         }
 
@@ -203,6 +219,13 @@ class BlockDrafter:
         if context is None:
             context = self._contexts[request_id] = FeatureContext(0)
         return context
+
+    def _jobs(self, rows: Sequence[DraftRow]) -> list[Job]:
+        """The rows that get guesses; where there are no plain passes, those of the device's alone."""
+        jobs = [self._job(place, row) for place, row in enumerate(rows) if self.can_draft(row)]
+        if self.device is None or self.net.has_plain_passes:
+            return jobs
+        return [job for job in jobs if self.device.fits(_asked([job]))][: self.device.max_rows]
 
     def _job(self, place: int, row: DraftRow) -> Job:
         pending, whole = row.num_pending, self.spec.block_size
@@ -286,7 +309,7 @@ def _make_device(
     """The device's part, where there are kernels and they know this kind of block."""
     if options.kernels == "off" or net.weights is None or not kernels.has_kernels(net.device):
         return None
-    if net.spec.block_causal_in_sliding and any(window is not None for window in net.spec.windows):
+    if not net.spec.sees_whole_block:
         return None
     from wager.draft.block_device import BlockDevice
 

@@ -17,24 +17,30 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from wager.draft.base import DraftRow, TargetFace
+from wager.draft.base import DraftRow, TargetFace, Verified
 from wager.draft.scores import HostTop
-from wager.kvcache.pool import KVPool, slot_ids
-from wager.nn.kernels.attention import AttentionPlan, plan_attention
+from wager.kvcache.pool import KVPool, slot_list
+from wager.nn.kernels.advance import HEADER, MAX_KEPT, Block, Walk, advance
+from wager.nn.kernels.attention import AttentionPlan
 from wager.nn.kernels.capture import Captured
+from wager.nn.kernels.cuts import PassSize, plan_pass
+from wager.nn.kernels.device import Machine, machine_of
+from wager.nn.kernels.narrow_layers import linear_of
 from wager.nn.kernels.norm import Norm
 from wager.nn.kernels.numbers import Numbers, signed
-from wager.nn.kernels.passes import ContextEntry, Frame, KernelStack, Matrix, PassViews
+from wager.nn.kernels.passes import ContextEntry, Frame, KernelStack, PassViews, matrix
 from wager.nn.kernels.qkv import Places, Turn, rotation_table
-from wager.nn.kernels.tables import PassTables, TableLimits, TableRow, Tiling, choose_tiling
+from wager.nn.kernels.tables import PassTables, TableLimits, TableRow
 from wager.nn.kernels.top import Heat, top_logprobs
-from wager.nn.layers.decoder_layer import Linear
-from wager.nn.models.dflash import DFlash, context_projection, key_norms
+from wager.nn.kernels.ways import Role
+from wager.nn.models.dflash import DFlash, kernel_context, key_norms
 
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64)
 MAX_ROWS = ROW_BUCKETS[-1]
 """Rows of one pass; more are drafted in several."""
 INGEST_BUCKETS = (1, 2, 4, 8, 16, 32, 64)
+MAX_NODES = 128
+"""Of a tree whose verdict a draft can follow on the device."""
 
 
 DeviceJob: TypeAlias = tuple[DraftRow, int]
@@ -43,6 +49,8 @@ DeviceJob: TypeAlias = tuple[DraftRow, int]
 
 class BlockDevice:
     """The device's part of a block drafter."""
+
+    max_rows = MAX_ROWS
 
     def __init__(
         self,
@@ -58,40 +66,41 @@ class BlockDevice:
         self.net, self.target, self.pool, self.ranks = net, target, pool, ranks
         spec, weights, device = net.spec, net.weights, torch.device(net.device)
         reach = max_context + 2 * spec.block_size
-        table = rotation_table(spec.rope, reach, net.dtype, device)
+        table, machine = rotation_table(spec.rope, reach, net.dtype, device), machine_of(device)
         self._stack = KernelStack(
-            weights.layers, weights.norm, Frame(spec.heads, spec.eps, spec.windows, table)
+            weights.layers, weights.norm, Frame(spec.heads, spec.eps, spec.windows, table), machine
         )
         norms = key_norms(spec, weights.layers).flatten(0, 1).contiguous()
         self._entry = ContextEntry(
-            Matrix(Linear(weights.fc)),
+            matrix(linear_of(weights.fc), Role.SUMMED, machine),
             Norm(weights.hidden_norm, spec.eps),
-            Matrix(context_projection(spec, weights.layers)),
+            matrix(kernel_context(spec, weights), Role.SUMMED, machine),
             Turn(spec.heads, norms, spec.eps, table),
+            machine.launch,
         )
         self._captured = Captured(device, enabled=capture)
         self._is_cuda = device.type == "cuda"
-        self._cuts = {rows: self._cut(rows) for rows in ROW_BUCKETS}
-        items = max(tiling.max_items for tiling, _ in self._cuts.values())
+        self._cuts = {rows: self._cut(rows, machine) for rows in ROW_BUCKETS}
+        items = max(plan.tiling.max_items for plan in self._cuts.values())
         size, pages = MAX_ROWS * spec.block_size, -(-reach // pool.spec.page_size)
         words = -(-spec.block_size // 64)
         self._tables = PassTables(TableLimits(size, MAX_ROWS, pages, MAX_ROWS, items, words), device)
         self._tables.host.masks[:] = _ones(spec.block_size, words)
         self._heat = Numbers(2, size, device)
-        self._places = Numbers(2, INGEST_BUCKETS[-1], device)
+        self._places = Numbers(3, INGEST_BUCKETS[-1], device)
+        self._walk = Numbers(2, MAX_NODES, device)
+        self.source: Tensor | None = None
+        """Where the target's passes leave their features: set by whoever makes both ready."""
         self._features = torch.zeros(INGEST_BUCKETS[-1], spec.feature_size, dtype=net.dtype, device=device)
         self._top = torch.zeros(size, 2, ranks, dtype=torch.float32, device=device)
         self._host_top = torch.zeros(size, 2, ranks, dtype=torch.float32, pin_memory=self._is_cuda)
+        self._host_view = self._host_top.numpy()
         self._count = 0
         self._done = torch.cuda.Event() if self._is_cuda else None
 
-    def _cut(self, rows: int) -> tuple[Tiling, AttentionPlan]:
-        spec = self.net.spec
-        programs = 8
-        if self._is_cuda:
-            programs = 2 * int(torch.cuda.get_device_properties(self.net.device).multi_processor_count)
-        tiling = choose_tiling(spec.heads, rows, rows * spec.block_size, programs)
-        return tiling, plan_attention(spec.heads, tiling, self.pool.spec.page_size, self.net.device)
+    def _cut(self, rows: int, machine: Machine) -> AttentionPlan:
+        spec, size = self.net.spec, PassSize(rows, rows * self.net.spec.block_size)
+        return plan_pass(spec.heads, size, self.pool.spec, machine, self.net.device)
 
     @torch.inference_mode()
     def warm(self) -> int:
@@ -105,6 +114,8 @@ class BlockDevice:
                 self._captured.capture(("draft", rows), self._draft_pass(rows))
             for tokens in reversed(INGEST_BUCKETS):
                 self._captured.capture(("ingest", tokens), self._ingest_pass(tokens))
+            if self.source is not None:
+                self._captured.capture("gather", self._gather_pass(self.source))
         return len(self._captured)
 
     # -- context
@@ -153,25 +164,63 @@ class BlockDevice:
             self._done.synchronize()  # tables and results of the draft before are read until then
         rows = next(bucket for bucket in ROW_BUCKETS if bucket >= len(jobs))
         self._fill(jobs, rows)
+        self._run_draft(rows, len(jobs))
+
+    def _run_draft(self, rows: int, num_jobs: int) -> None:
         self._captured.run(("draft", rows), self._draft_pass(rows))
-        self._count = count = len(jobs) * self.net.spec.block_size
+        self._count = count = num_jobs * self.net.spec.block_size
         self._host_top[:count].copy_(self._top[:count], non_blocking=True)
         if self._done is not None:
             self._done.record()
+
+    def follow(self, verified: Verified) -> bool:
+        """Begin a draft behind a pass whose verdict is not known yet; False where there is no room for it.
+
+        Ingests what the verdict keeps and drafts behind it. Precondition: everything before is ingested.
+        """
+        row, context_len = verified.row, verified.context_len
+        longest = context_len + row.num_pending + verified.max_depth
+        source, num_nodes = self.source, len(verified.parents)
+        most = row.num_pending + verified.max_depth
+        if source is None or most > MAX_KEPT or num_nodes > MAX_NODES or not self.fits([(row, longest)]):
+            return False
+        if self._done is not None:
+            self._done.synchronize()
+        num_items = self._fill([(row, longest)], 1)
+        numbers = self._walk
+        numbers.host[0, :HEADER] = num_nodes, row.num_pending, context_len, num_items
+        numbers.host[1, :num_nodes] = verified.parents
+        numbers.push()
+        walk, spec = Walk(verified.chosen, verified.token_ids, numbers.device), self.net.spec
+        block = Block(spec.mask_token_id, spec.block_size, self.pool.spec.page_size)
+        advance(walk, self._tables, self._places.device, block)
+        self._captured.run("gather", self._gather_pass(source))
+        self._run_draft(1, 1)
+        return True
+
+    def _gather_pass(self, source: Tensor) -> Callable[[], None]:
+        """Context from the target's own features, at the places that `advance` has written."""
+
+        def call() -> None:
+            places = self._places.device[:, :MAX_KEPT]
+            features = source.index_select(0, places[2])
+            self._entry.run(features, Places(places[0], places[1]), self.pool)
+
+        return call
 
     def result(self) -> HostTop:
         """The candidates behind every token of the latest draft, block after block."""
         if self._done is not None:
             self._done.synchronize()
-        both = self._host_top[: self._count].numpy()
+        both = self._host_view[: self._count]
         return HostTop(both[:, 0].copy(), both[:, 1].astype(np.int64))
 
     def _draft_pass(self, rows: int) -> Callable[[], None]:
         def call() -> None:
-            tables, (tiling, plan) = self._tables, self._cuts[rows]
+            tables, plan = self._tables, self._cuts[rows]
             num = rows * self.net.spec.block_size
             positions = tables.positions[:num]
-            attention = tables.attention().first(num, tiling.max_items)
+            attention = tables.attention().first(num, plan.tiling.max_items)
             x = self.target.embed(tables.token_ids[:num]).to(self.net.dtype)
             views = PassViews(Places(positions, tables.slots[:num]), attention, plan)
             logits = self.target.logits(self._stack.run(x, views, self.pool))
@@ -182,7 +231,8 @@ class BlockDevice:
 
         return call
 
-    def _fill(self, jobs: Sequence[DeviceJob], rows: int) -> None:
+    def _fill(self, jobs: Sequence[DeviceJob], rows: int) -> int:
+        """Write and send the tables of a draft; returns the number of attention's work items."""
         length, size = self.net.spec.block_size, self.pool.spec.page_size
         tables, heat = self._tables, self._heat.host
         host, num = tables.host, len(jobs) * length
@@ -191,24 +241,19 @@ class BlockDevice:
         warmth = self._heat.host_floats(1)
         for index, (row, context_len) in enumerate(jobs):
             own = slice(index * length, (index + 1) * length)
-            host.token_ids[own.start : own.start + row.num_pending] = row.tokens[context_len:]
-            host.positions[own] = np.arange(context_len, context_len + length)
-            host.slots[own] = slot_ids(row.pages, size, context_len, context_len + length)
+            known = row.tokens[context_len:]
+            host.token_ids[own.start : own.start + len(known)] = known
+            host.positions[own] = range(context_len, context_len + length)
+            host.slots[own] = slot_list(row.pages, size, context_len, context_len + length)
             heat[0, own], warmth[own] = signed(row.seed), row.temperature
             table_rows.append(TableRow(own.start, length, 0, context_len, index))
-            moved = self._lay_pages(index, row, context_len + length) or moved
+            num_pages = -(-(context_len + length) // size)
+            moved = tables.lay_pages(index, list(row.pages[:num_pages])) or moved
         host.slots[num : rows * length] = -1
-        tables.lay_rows(table_rows, self._cuts[rows][0])
+        tables.lay_rows(table_rows, self._cuts[rows].tiling)
         tables.push(with_pages=moved)
         self._heat.push()
-
-    def _lay_pages(self, index: int, row: DraftRow, num_tokens: int) -> bool:
-        num = -(-num_tokens // self.pool.spec.page_size)
-        pages, line = np.asarray(row.pages[:num], np.int32), self._tables.host_pages[index, :num]
-        if np.array_equal(line, pages):
-            return False
-        line[:] = pages
-        return True
+        return int((host.items[:, 0] >= 0).sum()) if len(jobs) == 1 else 0
 
 
 def _ones(block_size: int, words: int) -> npt.NDArray[np.int64]:

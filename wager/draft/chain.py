@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wager.draft.base import DraftRow, KeptTokens, PoolShape, Proposal, TargetFace
+from wager.draft.base import DraftRow, KeptTokens, PoolShape, Proposal, TargetFace, Verified
 from wager.draft.scores import HostTop, Span, Top, best, noised, to_host
 from wager.draft.stored import PageTexts, Stored
 from wager.errors import ConfigError, ModelError
@@ -102,6 +102,12 @@ class ChainDrafter:
     def start(self, rows: Sequence[DraftRow]) -> None:
         """Nothing is started: its passes wait for one another's tokens."""
 
+    def follow(self, verified: Verified) -> bool:
+        return False
+
+    def confirm(self, request_id: Hashable, context_len: int, pending: int) -> None:
+        """Nothing was begun."""
+
     def keep(self, kept: Sequence[KeptTokens]) -> None:
         """Nothing to keep: missing tokens are read from the rows that ask."""
 
@@ -130,6 +136,7 @@ class ChainDrafter:
             "hidden_size": self.model.spec.hidden_size,
             "vocab_size": self.vocab_size,
             "dtype": str(self.model.dtype).removeprefix("torch."),
+            "layout": str(self.model.layout),
             "context_bytes": self.pool.bytes,
         }
 

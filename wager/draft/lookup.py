@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from wager.draft.base import DraftRow, KeptTokens, Proposal
+from wager.draft.base import DraftRow, KeptTokens, Proposal, Verified
 from wager.errors import ConfigError
 from wager.kvcache.pool import PageIds
 from wager.nn.noise import NoiseSource
@@ -57,6 +57,12 @@ class LookupDrafter:
 
     def start(self, rows: Sequence[DraftRow]) -> None:
         """Nothing to start: looking up takes no time worth hiding."""
+
+    def follow(self, verified: Verified) -> bool:
+        return False
+
+    def confirm(self, request_id: Hashable, context_len: int, pending: int) -> None:
+        """Nothing was begun."""
 
     def keep(self, kept: Sequence[KeptTokens]) -> None:
         """Nothing to keep: tokens are read from the rows that ask."""

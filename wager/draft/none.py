@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from wager.draft.base import DraftRow, KeptTokens, Proposal
+from wager.draft.base import DraftRow, KeptTokens, Proposal, Verified
 from wager.kvcache.pool import PageIds
 from wager.nn.noise import NoiseSource
 
@@ -27,6 +27,12 @@ class NoDrafter:
 
     def start(self, rows: Sequence[DraftRow]) -> None:
         """Nothing to start."""
+
+    def follow(self, verified: Verified) -> bool:
+        return False
+
+    def confirm(self, request_id: Hashable, context_len: int, pending: int) -> None:
+        """Nothing was begun."""
 
     def keep(self, kept: Sequence[KeptTokens]) -> None:
         pass

@@ -26,6 +26,7 @@ from wager.engine.scheduler import Memory, Scheduler
 from wager.errors import CapacityError, ModelError
 from wager.kvcache.pages import PageAllocator
 from wager.kvcache.prefix import PrefixIndex
+from wager.nn import kernels
 from wager.nn.models import dflash_spec, load_target, read_spec
 from wager.nn.models.decoder import Decoder
 from wager.nn.models.dflash import DFlash
@@ -61,7 +62,7 @@ def build_engine(config: EngineConfig, seed: int = 0) -> Engine:
     set_threads(config.threads)
     folder = find_folder(config.model.model)
     model = config.model
-    decoder = load_target(folder, model.dtype, str(device.value), model.layout, wish_of(config))
+    decoder = load_target(folder, model.dtype, str(device.value), model.layout, wish_of(config, device.value))
     tokenizer = load_tokenizer(folder, decoder)
     max_context = config.scheduler.max_context or decoder.spec.max_position
     wanted = pick_drafter(config.model.drafter, config.model.model, folder)
@@ -95,8 +96,10 @@ def with_page_size(config: EngineConfig, device: str) -> EngineConfig:
     return with_values(config, page_size=64 if torch.device(device).type == "cuda" else 32)
 
 
-def wish_of(config: EngineConfig) -> Wish:
-    return Wish(config.model.native, config.model.weights)
+def wish_of(config: EngineConfig, device: object) -> Wish:
+    """What the networks are asked for; ConfigError where this device has no passes with such weights."""
+    by_kernels = config.model.kernels != "off" and kernels.has_kernels(device)
+    return Wish(config.model.native, config.model.weights, kernels=by_kernels)
 
 
 def use_idle_moment(engine: Engine) -> None:
@@ -147,13 +150,14 @@ def networks(parts: Parts) -> list[Decoder | DFlash]:
 
 
 def pass_notes(parts: Parts) -> dict[str, object]:
-    """How the target's passes are run, and why not natively where they are not."""
+    """How the target's passes are run, why not natively where they are not, and how the drafters'."""
     decoder = parts.runner.decoder
     reason = decoder.switch.reason
-    if parts.runner.has_kernels:
-        return {"passes": {"value": "kernels", "source": "auto"}, "layout": str(decoder.layout)}
     passes = {"value": "torch" if reason else "native", "source": reason or "auto"}
-    return {"passes": passes, "layout": str(decoder.layout)}
+    if parts.runner.has_kernels:
+        passes = {"value": "kernels", "source": "auto"}
+    drafters = {name: drafter.describe() for name, drafter in parts.drafters.items()}
+    return {"passes": passes, "layout": str(decoder.layout), "drafters": drafters}
 
 
 def find_folder(model: str) -> Path:
@@ -235,7 +239,7 @@ def load_drafters(
         dtype=runner.decoder.dtype,
         device=runner.device,
         layout=config.model.layout,
-        wish=replace(wish_of(config), guesses=True),
+        wish=replace(wish_of(config, runner.device), guesses=True),
         kernels=config.model.kernels,
         min_match=config.policy.lookup_min,
         max_match=config.policy.lookup_max,
@@ -308,7 +312,6 @@ def _notes(config: EngineConfig, device: Found, wanted: Found, parts: Parts) -> 
         **pass_notes(parts),
         "threads": torch.get_num_threads(),
         "drafter": {"value": list(parts.drafters) or ["none"], "source": wanted.source},
-        "drafters": {name: drafter.describe() for name, drafter in parts.drafters.items()},
         "policy": parts.controller.policy.name,
         "max_context": parts.max_context,
         "kv_pages": pool.spec.num_pages,

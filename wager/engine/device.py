@@ -47,6 +47,7 @@ def warm(engine: Engine) -> None:
     num_graphs = runner.warm(progress)
     for drafter in engine.drafters.values():
         if isinstance(drafter, BlockDrafter) and drafter.device is not None:
+            drafter.device.source = runner.features_at
             num_graphs += drafter.device.warm()
     took = time.perf_counter() - began
     engine.parts.notes["graphs"] = {"value": num_graphs, "source": f"captured in {took:.1f} s"}

@@ -13,6 +13,8 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from torch import Tensor
+
 from wager.config import EngineConfig
 from wager.draft.base import Drafter, DraftRow, KeptTokens, Proposal
 from wager.engine.events import Event, event_since, note_choices
@@ -270,6 +272,8 @@ class Engine:
             return
         tokens = []
         for i, row in enumerate(rows):
+            if row.followed:
+                continue
             sequence, features = row.sequence, result.row_features(i, kept[i])
             tokens.append(KeptTokens(sequence.request_id, sequence.num_cached, features, sequence.pages))
         for drafter in self.drafters.values():
@@ -278,15 +282,39 @@ class Engine:
             except Exception as error:
                 self._lose_drafter([row.sequence for row in rows], error)
 
+    def following(self, rows: list[StepRow], result: RunResult) -> Callable[[Tensor], None] | None:
+        """What begins the next draft behind this pass, on the device: for one row, its choices final.
+
+        None where the host has a word in the verdict, or nothing was drafted.
+        """
+        row, tokens = rows[0], result.token_ids
+        drafter = self.drafters.get(row.offer.drafter or "")
+        if len(rows) > 1 or drafter is None or tokens is None or not row.is_settled:
+            return None
+        self._make_room(row, row.tree.num_nodes)
+
+        def follow(chosen: Tensor) -> None:
+            try:
+                row.followed = drafter.follow(row.verified(chosen, tokens))
+            except Exception as error:
+                self._lose_drafter([row.sequence], error)
+
+        return follow
+
     def start_drafts(self, rows: list[StepRow], verdicts: Many[Verdict | None]) -> None:
         """Begin the drafts that the next step will probably ask for: those of rows that drafted in this one.
 
         A device drafts then while tokens are handed out; elsewhere nothing happens.
         """
+        if not self.runner.has_kernels:
+            return
         asked: dict[str, list[DraftRow]] = {}
         for row, verdict in zip(rows, verdicts, strict=True):
             name, sequence = row.offer.drafter, row.sequence
             if name is None or verdict is None or row.close is not None:
+                continue
+            if row.followed:
+                self.drafters[name].confirm(sequence.request_id, sequence.num_cached, verdict.target_token)
                 continue
             tokens = [*sequence.tokens, *verdict.emitted]
             if verdict.target_token in sequence.request.end_ids or len(tokens) >= sequence.max_len:
@@ -363,10 +391,10 @@ class Engine:
         self.scheduler.finish(sequence)
         self.close_ended()
 
-    def _make_room(self, row: StepRow) -> None:
+    def _make_room(self, row: StepRow, more: int = 0) -> None:
         """Pages behind the pending tokens for what a drafter lays there; it takes less if there are none."""
         sequence = row.sequence
-        most = sequence.num_cached + row.num_tokens + DRAFT_ROOM
+        most = sequence.num_cached + row.num_tokens + DRAFT_ROOM + more
         try:
             self.scheduler.grow(sequence, most)
         except OutOfPages:

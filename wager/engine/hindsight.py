@@ -22,14 +22,14 @@ class _Open:
 
     drafter: str
     phase: str
-    token_ids: list[list[int]]
+    token_ids: npt.NDArray[np.int64]
     logprobs: npt.NDArray[np.float32] | None
     spine_only: bool
     ranks: list[int] = field(default_factory=list)
 
     def feed(self, token: int) -> bool:
         """Take the next token; True when there is nothing more to learn."""
-        candidates = self.token_ids[len(self.ranks)]
+        candidates = self.token_ids[len(self.ranks)].tolist()
         rank = candidates.index(token) if token in candidates else -1
         self.ranks.append(rank)
         dead = rank < 0 or (self.spine_only and rank > 0)
@@ -56,7 +56,7 @@ class Hindsight:
     ) -> None:
         """A drafter proposed (token ids, log-probabilities, spine only) for the tokens that come next."""
         token_ids, logprobs, spine_only = proposal
-        draft = _Open(drafter, phase, token_ids.tolist(), logprobs, spine_only)
+        draft = _Open(drafter, phase, token_ids, logprobs, spine_only)
         self._open.setdefault(request_id, []).append(draft)
 
     def feed(self, request_id: Hashable, tokens: Sequence[int]) -> list[Evidence]:

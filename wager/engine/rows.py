@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
-from wager.draft.base import DraftRow, Proposal
+from wager.draft.base import DraftRow, Proposal, Verified
 from wager.engine.sequence import Sequence
 from wager.engine.telemetry import StepReport
 from wager.policy import PLAIN, Evidence, Offer, Row, RowOutcome, StepOutcome
@@ -42,6 +43,8 @@ class StepRow:
     close: CloseKind | None = None
     """How its thinking is closed in this step; None: it is not."""
     proposal: Proposal | None = None
+    followed: bool = False
+    """Whether the next draft was begun behind this pass, on the device."""
 
     def run_row(self) -> RunRow:
         sequence = self.sequence
@@ -67,6 +70,25 @@ class StepRow:
             request.end_ids,
             sequence.bare,
             None if sequence.constraint is None else grammar_masks(sequence, self.tree),
+        )
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the target's choices alone make the verdict: nothing bends scores or cuts the path."""
+        sequence, thinking = self.sequence, self.sequence.thinking
+        free = sequence.constraint is None and (thinking is None or thinking.is_closed)
+        return self.is_judged and free and (sequence.bare or not self.choice_row().has_processing)
+
+    def verified(self, chosen: Tensor, token_ids: Tensor) -> Verified:
+        """The row while its pass is under way."""
+        sequence, tree = self.sequence, self.tree
+        return Verified(
+            draft_row(sequence, self.num_tokens),
+            sequence.num_cached,
+            tree.parents.tolist(),
+            tree.max_depth,
+            chosen,
+            token_ids,
         )
 
     def draft_row(self) -> DraftRow:

@@ -105,7 +105,9 @@ def verify(engine: Engine, rows: list[StepRow]) -> tuple[RunResult, Choices]:
     judged = [row.choice_row() for row in rows if row.is_judged]
     if result.logits is None:
         return result, Choices([], [], [], [])
-    return result, engine.sampler.choose(result.logits, judged, engine.wants_p1)
+    return result, engine.sampler.choose(
+        result.logits, judged, engine.wants_p1, engine.following(rows, result)
+    )
 
 
 def accept(rows: list[StepRow], choices: Choices) -> list[Verdict | None]:

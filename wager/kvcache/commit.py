@@ -47,13 +47,20 @@ def commit_path(
     `slots[r]` are the slots of row r's tokens in pass order; `kept[r]` the ascending indices of those that
     stand, pending tokens included.
     """
+    moves = plan_all(slots, kept)
+    if len(moves.src):
+        move_slots(pool, torch.from_numpy(moves.src), torch.from_numpy(moves.dst))
+    return len(moves.src)
+
+
+def plan_all(
+    slots: Sequence[NDArray[np.int64]], kept: Sequence[NDArray[np.int64] | Sequence[int]]
+) -> Moves:
+    """The moves of all rows of a pass, arguments as `commit_path`'s."""
     moves = [plan_moves(row, np.asarray(keep, dtype=np.int64)) for row, keep in zip(slots, kept, strict=True)]
-    num_moved = sum(len(move.src) for move in moves)
-    if num_moved:
-        src = torch.from_numpy(np.concatenate([move.src for move in moves]))
-        dst = torch.from_numpy(np.concatenate([move.dst for move in moves]))
-        move_slots(pool, src, dst)
-    return num_moved
+    if len(moves) == 1:
+        return moves[0]
+    return Moves(np.concatenate([move.src for move in moves]), np.concatenate([move.dst for move in moves]))
 
 
 def move_slots(pool: KVPool, src: Tensor, dst: Tensor) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,7 +39,7 @@ from wager.policy.known import Known
 from wager.policy.ledger import Account
 from wager.policy.reach import best_depth, options
 from wager.policy.survival import as_chain
-from wager.tree import Forest, build_forest
+from wager.tree import Forest, build_forest, one_tree
 
 _STAKE_STEPS = 0.5  # plain steps that one bet may cost beyond what its accounts bear,
 _STAKE = 0.5  # of which, past one plain step, this part is staked: a lost bet must not silence those to come
@@ -67,6 +68,26 @@ class AutoConfig:
     """Tokens a draft is assumed to be worth before one was seen."""
 
 
+class _Arranged(NamedTuple):
+    """What was decided on drafts, and on what grounds: looked at again after the step, when nobody waits."""
+
+    rows: Sequence[Row]
+    drafts: Sequence[Draft | None]
+    forest: Forest
+    """All that there was room for, best first,"""
+    worth: FloatArray
+    """what each number of its nodes is worth in tokens,"""
+    num_nodes: int
+    """and the number chosen."""
+
+
+class _Room(NamedTuple):
+    """Places for guesses, and the price in tokens of each number of them, from one on."""
+
+    places: int
+    prices: FloatArray
+
+
 @dataclass(slots=True)
 class _Step:
     """The step under way, between offer and learn."""
@@ -74,15 +95,16 @@ class _Step:
     rate: float = 0.0
     base_tokens: int = 0
     base_ms: float = 0.0
-    """The pass without any guess."""
+    """The pass without any guess,"""
+    num_emitting: float = 1.0
+    """which gives so many tokens."""
     costs: FloatArray | None = None
+    room: _Room | None = None
     probing: set[str] = field(default_factory=set)
     """Drafters that run in this step only to see whether they are worth it again."""
     depths: dict[str, int] = field(default_factory=dict)
     """How deep each drafter was asked to go; 0: whole."""
-    expected: dict[int, float] | None = None
-    blind: list[int] = field(default_factory=list)
-    """Rows whose draft came without probabilities."""
+    arranged: _Arranged | None = None
 
 
 def _argmax_nodes(values: FloatArray) -> int:
@@ -100,9 +122,20 @@ class Auto:
     def __init__(self, experience: Experience, config: AutoConfig | None = None) -> None:
         self.experience = experience
         self.config = config or AutoConfig()
-        self.prediction = Prediction(1.0, 0.0)
         self._known = Known(self.config.first_gain, self.config.longest_probe)
         self._step = _Step()
+
+    @property
+    def prediction(self) -> Prediction:
+        """Of the step under way."""
+        step, arranged = self._step, self._step.arranged
+        if step.costs is None or arranged is None or not arranged.num_nodes:
+            return Prediction(step.num_emitting, step.base_ms)
+        _, _, _, worth, num_nodes = arranged
+        pass_ms = float(step.costs[step.base_tokens + num_nodes])
+        return Prediction(
+            step.num_emitting + float(worth[num_nodes - 1]), pass_ms + self._drafts_ms(arranged)
+        )
 
     # -- before drafting
 
@@ -127,6 +160,8 @@ class Auto:
                 step.depths[drafter] = depth
                 for i in places:
                     offers[i] = Offer(drafter, depth)
+        if step.depths:
+            step.room = self._room(rows)  # now, while the draft may be under way
         return offers
 
     def _begin(self, rows: Sequence[Row]) -> _Step:
@@ -140,8 +175,7 @@ class Auto:
         base_ms = plain_ms = float(costs[tokens])
         if num_emitting != tokens:
             plain_ms = float(costs[min(num_emitting, MAX_TOKENS)])
-        self._step = _Step(self._known.pace(rows) / plain_ms, tokens, base_ms, costs)
-        self.prediction = Prediction(float(num_emitting), base_ms)
+        self._step = _Step(self._known.pace(rows) / plain_ms, tokens, base_ms, float(num_emitting), costs)
         return self._step
 
     def _best_drafter(self, row: Row) -> str | None:
@@ -190,36 +224,38 @@ class Auto:
     # -- after drafting
 
     def arrange(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
-        step, costs = self._step, self._step.costs
-        assert costs is not None
-        scores = stack_scores(drafts, lambda i, draft: self._increments(rows[i], draft))
-        step.blind = [i for i, draft in enumerate(drafts) if draft is not None and draft.logprobs is None]
-        room = self._room(rows, drafts)
-        alone = len(rows) == 1  # then the room is its cap
+        step = self._step
+        places, prices = step.room or self._room(rows)
+        forest = self._best_nodes(rows, drafts, places)
+        worth = forest.path_probs.cumsum()
+        values = worth - prices[: len(worth)]
+        num_nodes = _argmax_nodes(values)
+        if num_nodes and values[num_nodes - 1] < _CHEAP and self._plain_is_stale(rows):
+            num_nodes = 0
+        step.arranged = _Arranged(rows, drafts, forest, worth, num_nodes)
+        floor = 0
+        if len(rows) > 1 and num_nodes >= sum(draft is not None for draft in drafts):
+            floor = self.config.row_floor
+        return allocate(forest, num_nodes, floor)
+
+    def _best_nodes(self, rows: Sequence[Row], drafts: Sequence[Draft | None], places: int) -> Forest:
+        """As many nodes as there are places for, best first."""
+        alone = len(rows) == 1
+        if alone and drafts[0] is not None:
+            row, draft = rows[0], drafts[0]
+            calibrator = self._known.line(draft.drafter, row.phase).calibrator
+            is_free = row.max_depth >= draft.num_depths and not draft.spine_only
+            if is_free and draft.logprobs is not None and calibrator.keeps_order:
+                return one_tree(calibrator.costs(draft.logprobs), places)
+        # Of one row the places are its cap.
         limits = limits_of(rows, drafts, UNLIMITED if alone else self.config.max_nodes)
-        forest = build_forest(
-            scores,
-            room,
+        return build_forest(
+            stack_scores(drafts, lambda i, draft: self._increments(rows[i], draft)),
+            places,
             row_caps=None if alone else limits.row_caps,
             max_depths=limits.max_depths,
             spine_only=limits.spine_only,
         )
-        base = step.base_tokens
-        worth = forest.path_probs.cumsum()
-        values = worth - step.rate * (costs[base + 1 : base + 1 + len(worth)] - costs[base])
-        num_nodes = _argmax_nodes(values)
-        if num_nodes and values[num_nodes - 1] < _CHEAP and self._plain_is_stale(rows):
-            num_nodes = 0
-        drafted = sum(draft is not None for draft in drafts)
-        floor = self.config.row_floor if len(rows) > 1 and num_nodes >= drafted else 0
-        self._note_expected(forest, worth, num_nodes, drafts)
-        self._learn_reach(forest, rows, drafts)
-        if num_nodes:
-            self.prediction = Prediction(
-                self.prediction.tokens + float(worth[num_nodes - 1]),
-                float(costs[base + num_nodes]) + self._drafts_ms(rows, drafts),
-            )
-        return allocate(forest, num_nodes, floor)
 
     def _plain_is_stale(self, rows: Sequence[Row]) -> bool:
         """Whether a pass without guesses was timed too long ago to be trusted as the measure of all bets."""
@@ -235,7 +271,13 @@ class Auto:
             return as_chain(self._known.survival(row).among(others, key))
         return self._known.line(draft.drafter, row.phase).calibrator.log_acceptance(draft.logprobs)
 
-    def _room(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> int:
+    def _room(self, rows: Sequence[Row]) -> _Room:
+        step, costs, base = self._step, self._step.costs, self._step.base_tokens
+        assert costs is not None
+        places = self._num_places(rows)
+        return _Room(places, step.rate * (costs[base + 1 : base + 1 + places] - costs[base]))
+
+    def _num_places(self, rows: Sequence[Row]) -> int:
         """Places that may be used: by configuration, by what has been measured, by what may be lost."""
         step, costs = self._step, self._step.costs
         assert costs is not None
@@ -262,15 +304,14 @@ class Auto:
         staked = min(bearable, plain_ms + _STAKE * (bearable - plain_ms))
         return staked + _STAKE_STEPS * plain_ms
 
-    def _drafts_ms(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> float:
-        names = Counter(draft.drafter for draft in drafts if draft is not None)
+    def _drafts_ms(self, arranged: _Arranged) -> float:
+        names = Counter(draft.drafter for draft in arranged.drafts if draft is not None)
         offers = {Offer(name, self._step.depths.get(name, 0)): num for name, num in names.items()}
-        return self.experience.costs.drafts_ms(offers, longest_context(rows))
+        return self.experience.costs.drafts_ms(offers, longest_context(arranged.rows))
 
-    def _learn_reach(self, forest: Forest, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> None:
+    def _learn_reach(self, arranged: _Arranged, costs: FloatArray) -> None:
         """Whole drafts show what shorter ones would have been worth; in a batch, to all rows together."""
-        step, costs = self._step, self._step.costs
-        assert costs is not None
+        step, (rows, drafts, forest, *_) = self._step, arranged
         taught = [
             (row, draft)
             for row, draft in zip(rows, drafts, strict=True)
@@ -292,40 +333,19 @@ class Auto:
             self._known.line(draft.drafter, row.phase).reach.learn(full, found)
             self._known.reach(row, draft.drafter).learn(full, found)
 
-    def _note_expected(
-        self, forest: Forest, worth: FloatArray, num_nodes: int, drafts: Sequence[Draft | None]
-    ) -> None:
-        """Each drafted row's expected gain: its nodes' worth, less its share of what they cost."""
-        step, costs = self._step, self._step.costs
-        assert costs is not None
-        step.expected = {}
-        base = step.base_tokens
-        price = 0.0
-        if num_nodes:
-            price = step.rate * float(costs[base + num_nodes] - costs[base]) / num_nodes
-        if len(drafts) == 1 and drafts[0] is not None:
-            step.expected[0] = float(worth[num_nodes - 1]) - price * num_nodes if num_nodes else 0.0
-            return
-        probs, places = forest.path_probs[:num_nodes], forest.row[:num_nodes]
-        for i, draft in enumerate(drafts):
-            if draft is not None:
-                own = places == i
-                step.expected[i] = float(probs[own].sum()) - price * int(own.sum())
-
     # -- after the step
 
     def learn(self, outcome: StepOutcome) -> None:
         step, costs = self._step, self._step.costs
         if costs is None:
             return
+        arranged = step.arranged
+        if arranged is not None:
+            self._learn_reach(arranged, costs)
         self._learn_rate(outcome, costs)
-        if step.expected:
-            self._learn_gains(outcome, step.expected, costs)
-        for i in step.blind:
-            share = outcome.rows[i]
-            if share.num_nodes and share.offer.drafter is not None:
-                key = (share.offer.drafter, share.row.phase)
-                self._known.survival(share.row).observe(share.accepted, share.num_nodes, key)
+        if arranged is not None:
+            self._learn_gains(outcome, self._expected(arranged, costs), costs)
+            self._learn_survival(outcome, arranged)
         for item in outcome.evidence:
             line = self._known.line(item.drafter, item.phase)
             surprise = line.calibrator.learn(item)
@@ -334,6 +354,31 @@ class Auto:
             if surprise.deviation > _WAKE:
                 line.probe.result(won=True)  # far better than thought: look again at once
         step.costs = None
+
+    def _expected(self, arranged: _Arranged, costs: FloatArray) -> dict[int, float]:
+        """Each drafted row's expected gain: its nodes' worth, less its share of what they cost."""
+        step, base = self._step, self._step.base_tokens
+        _, drafts, forest, worth, num_nodes = arranged
+        price = 0.0
+        if num_nodes:
+            price = step.rate * float(costs[base + num_nodes] - costs[base]) / num_nodes
+        if len(drafts) == 1 and drafts[0] is not None:
+            return {0: float(worth[num_nodes - 1]) - price * num_nodes if num_nodes else 0.0}
+        probs, places = forest.path_probs[:num_nodes], forest.row[:num_nodes]
+        expected = {}
+        for i, draft in enumerate(drafts):
+            if draft is not None:
+                own = places == i
+                expected[i] = float(probs[own].sum()) - price * int(own.sum())
+        return expected
+
+    def _learn_survival(self, outcome: StepOutcome, arranged: _Arranged) -> None:
+        """How far guesses without probabilities stood."""
+        for draft, share in zip(arranged.drafts, outcome.rows, strict=True):
+            is_blind = draft is not None and draft.logprobs is None
+            if is_blind and share.num_nodes and share.offer.drafter is not None:
+                key = (share.offer.drafter, share.row.phase)
+                self._known.survival(share.row).observe(share.accepted, share.num_nodes, key)
 
     def _learn_gains(self, outcome: StepOutcome, expected: dict[int, float], costs: FloatArray) -> None:
         """What each drafted row's bet was worth: half as expected, half as it came."""

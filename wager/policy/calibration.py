@@ -23,6 +23,7 @@ _LOWEST, _HIGHEST = math.log(1e-6), math.log(1.0 - 1e-3)
 _EDGE = 12.0  # logits beyond this are certainty for every practical purpose
 _MAX_DEPTH = 4096
 _LEAST_SCATTER = 0.1  # a certain prediction that fails is one surprise, not infinitely many
+_ZERO = np.zeros(())
 _DEPTH_TERM = np.minimum(np.arange(_MAX_DEPTH), 4.0)[:, None] / 4.0
 
 
@@ -44,6 +45,8 @@ class Calibrator:
         self._squares = [1.0, 1.0, 1.0]
         self._test = ShiftTest(slack=0.5, alarm=6.0)
         self.num_drafts = 0
+        self._laid, self._laid_for = _DEPTH_TERM[:0], (0.0, 0.0)
+        """The offsets of as many depths as were asked for, and the weights they were made of."""
 
     def copy(self) -> Calibrator:
         other = Calibrator(rate=self.rate, fade=self.fade)
@@ -52,13 +55,22 @@ class Calibrator:
 
     def log_acceptance(self, logprobs: npt.NDArray[np.floating]) -> FloatArray:
         """log P(stands | reached) of each candidate, [depths, ranks]; never above 0."""
-        logits = self._raw_logits(_log_odds(logprobs))
-        np.negative(logits, out=logits)
-        np.logaddexp(0.0, logits, out=logits)  # log(1 + exp(-x)), whatever the size of x
-        np.negative(logits, out=logits)
-        if logprobs.min() == -math.inf:
-            logits[np.isneginf(logprobs)] = -np.inf  # not offered at all
-        return logits
+        return -self.costs(logprobs)
+
+    def costs(self, logprobs: npt.NDArray[np.floating]) -> FloatArray:
+        """The same negated, as the builder of one tree wants it; a device waits for this."""
+        costs = _log_odds(logprobs)
+        costs *= -self.weights[1]
+        costs -= self._offsets(len(costs))
+        np.logaddexp(_ZERO, costs, out=costs)  # log(1 + exp(-logit)), whatever the size of the logit
+        if np.minimum.reduce(logprobs, axis=None) == -math.inf:
+            costs[np.isneginf(logprobs)] = np.inf  # not offered at all
+        return costs
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether what the drafter holds more likely is the more likely to stand."""
+        return self.weights[1] > 0.0
 
     def acceptance(self, logprobs: npt.NDArray[np.floating]) -> FloatArray:
         return np.exp(self.log_acceptance(logprobs))
@@ -87,18 +99,21 @@ class Calibrator:
             float(np.vdot(errors, odds)),
             float(by_depth @ _DEPTH_TERM[:num_reached, 0]),
         )
+        self._offsets(len(self._laid))  # while nobody waits
         return Surprise(deviation, shifted)
 
-    def _raw_logits(self, odds: FloatArray) -> FloatArray:
-        """The map itself; `odds` is used up."""
-        intercept, slope, depth_weight = self.weights
-        odds *= slope
-        odds += depth_weight * _DEPTH_TERM[: odds.shape[0]] + intercept
-        return odds
+    def _offsets(self, num_depths: int) -> FloatArray:
+        """[depths, 1]: what is added to a logit at each depth."""
+        intercept, _, depth_weight = self.weights
+        if self._laid_for != (intercept, depth_weight) or len(self._laid) < num_depths:
+            self._laid = depth_weight * _DEPTH_TERM[: max(num_depths, len(self._laid))] + intercept
+            self._laid_for = intercept, depth_weight
+        return self._laid[:num_depths]
 
     def _logits(self, odds: FloatArray) -> FloatArray:
-        """The same, bounded, for learning."""
-        logits = self._raw_logits(odds.copy())
+        """The map, bounded, for learning."""
+        logits = self.weights[1] * odds
+        logits += self._offsets(len(odds))
         # Two ufuncs: np.clip spends longer on its arguments than on a small array.
         np.maximum(logits, -_EDGE, out=logits)
         return np.minimum(logits, _EDGE, out=logits)

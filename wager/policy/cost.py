@@ -29,6 +29,8 @@ __all__ = [
     "RobustTime",
 ]
 
+_PROMPT = 64  # tokens from which a pass pushes out of near memory what smaller ones read again and again;
+_COLD = 3  # passes behind such a one are slow for that, and say nothing of those to come
 _SHORTER = 0.8  # of the next deeper draft's time: what a shorter one is taken to need until it was timed
 
 
@@ -74,7 +76,15 @@ class CostModel:
         self._draft_share = draft_share
         self._buckets = np.array(sorted(buckets), np.int64)
         self._is_padded = bool(buckets)
+        self._padded = np.minimum(_pad(np.arange(MAX_TOKENS + 1), self._buckets), MAX_TOKENS)
+        """For every size the one whose time it has."""
+        self._curves: dict[tuple[int, int], tuple[FloatArray, FloatArray]] = {}
+        """Of a shape: its table, and the curve that padding makes of it."""
         self._warm_up = warm_up
+        self._cold = 0
+        """While above 0, passes and their drafts are not recorded: they come right behind a prompt's."""
+        self._latest = 0
+        """Tokens of the latest pass."""
         self._tables: dict[tuple[int, int], CostTable] = {}
         self._drafts: dict[tuple[str, int, int], RobustTime] = {}
         """By drafter, depth asked for (0: all of it) and octave of rows."""
@@ -98,8 +108,7 @@ class CostModel:
         Returns by how much (log) the machine was found to have changed its level with this pass: all times
         have been moved by that. Mostly 0.
         """
-        if self._warm_up > 0:
-            self._warm_up -= 1
+        if self._is_cold(num_tokens):
             return 0.0
         if num_tokens > MAX_TOKENS or not 0.0 < time_ms < math.inf:
             return 0.0
@@ -114,9 +123,20 @@ class CostModel:
                 draft.scale(shift)
         return shift
 
+    def _is_cold(self, num_tokens: int) -> bool:
+        """Whether this pass comes too soon behind the start or a prompt's to say what others take."""
+        if self._latest >= _PROMPT and 8 * num_tokens <= self._latest:
+            self._cold = _COLD + 1  # counted down at once
+        self._latest = num_tokens
+        if self._warm_up > 0:
+            self._warm_up -= 1
+            return True
+        self._cold = max(0, self._cold - 1)
+        return self._cold > 0
+
     def observe_draft(self, drafter: str, rows: int, time_ms: float, depth: int = 0) -> None:
         """A draft pass for `rows` rows, of which `depth` guesses were asked (0: all), took `time_ms`."""
-        if time_ms > 0 and math.isfinite(time_ms):
+        if time_ms > 0 and math.isfinite(time_ms) and not self._cold:
             key = (drafter, depth, _octave(rows))
             if key in self._drafts:
                 self._drafts[key].observe(time_ms)
@@ -126,10 +146,13 @@ class CostModel:
     def curve(self, rows: int, context_len: int) -> FloatArray:
         """Time of a pass by tokens in it, index 0 unused. A read-only view: copy before changing."""
         table = self._shape(rows, context_len).table()
-        if self._is_padded:
-            padded = np.minimum(_pad(np.arange(MAX_TOKENS + 1), self._buckets), MAX_TOKENS)
-            return np.asarray(table[padded])
-        return table
+        if not self._is_padded:
+            return table
+        key = (_octave(rows), _context_range(context_len))
+        known = self._curves.get(key)
+        if known is None or known[0] is not table:
+            known = self._curves[key] = (table, np.asarray(table[self._padded]))
+        return known[1]
 
     def largest_seen(self, rows: int, context_len: int) -> int:
         return self._shape(rows, context_len).largest
@@ -169,7 +192,7 @@ class CostModel:
 
     def _size(self, num_tokens: int) -> int:
         if self._is_padded:
-            num_tokens = min(int(_pad(np.array([num_tokens]), self._buckets)[0]), MAX_TOKENS)
+            num_tokens = int(self._padded[min(num_tokens, MAX_TOKENS)])
         return max(1, num_tokens)
 
     def _shape(self, rows: int, context_len: int) -> CostTable:
@@ -199,5 +222,7 @@ def _context_range(context_len: int) -> int:
 
 def _pad(sizes: IntArray, buckets: IntArray) -> IntArray:
     """Each size's bucket; sizes beyond the last stay as they are."""
+    if not len(buckets):
+        return sizes
     place = np.searchsorted(buckets, sizes)
     return np.where(place < len(buckets), buckets[np.minimum(place, len(buckets) - 1)], sizes)

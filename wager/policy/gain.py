@@ -49,13 +49,16 @@ class Probe:
     """When to try again while betting zero: intervals double while it loses and start over when it wins.
 
     `longest` bounds the interval from above, unless a look is so dear that it must be rarer still: looking
-    costs at most `_LOOKING` of plain decoding's time in the long run.
+    costs at most `_LOOKING` of plain decoding's time in the long run. `looks` are taken in a row, or fewer
+    where one wins.
     """
 
-    def __init__(self, longest: int = 48) -> None:
+    def __init__(self, longest: int = 48, looks: int = 1) -> None:
         self.longest = longest
+        self.looks = looks
         self.interval = 1
         self._waited = 0
+        self._taken = 0
 
     def due(self) -> bool:
         """Count one more step without a draft; True when it is time to try."""
@@ -64,8 +67,11 @@ class Probe:
 
     def result(self, *, won: bool, price: float = 0.0) -> None:
         """A look has been taken, at the price of so many plain steps."""
-        self._waited = 0
-        longest = max(self.longest, math.ceil(price / _LOOKING))
+        self._taken += 1
+        if not won and self._taken < self.looks:
+            return  # the next one is due at once
+        self._waited = self._taken = 0
+        longest = max(self.longest, math.ceil(self.looks * price / _LOOKING))
         self.interval = 1 if won else min(self.interval * 2, longest)
 
 

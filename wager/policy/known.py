@@ -17,6 +17,7 @@ from wager.policy.survival import Survival
 
 _RATE_MEMORY = 0.99  # per step, of the long-run speed-up
 _START = 20.0  # plain steps that count as plain decoding before anything was seen
+_LOOKS = 3  # drafts in a row when one is tried again: the first pays for what it missed meanwhile
 _OWN_STEPS = 8.0  # plain steps of its own after which a request's pace counts as much as the others'
 
 
@@ -78,7 +79,8 @@ class Known:
                 calibrator, gain, reach = Calibrator(), SteadyMean(self._first_gain), Reach()
             else:
                 calibrator, gain, reach = kin.calibrator.copy(), kin.gain.copy(), kin.reach.copy()
-            line = self._lines[drafter, phase] = Line(calibrator, gain, Probe(self._longest_probe), reach)
+            probe = Probe(self._longest_probe, _LOOKS)
+            line = self._lines[drafter, phase] = Line(calibrator, gain, probe, reach)
         return line
 
     def gain(self, row: Row, drafter: str) -> SteadyMean:

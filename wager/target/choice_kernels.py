@@ -6,7 +6,7 @@ chooses the others one by one. Made by sampler.py for scores on such a device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from wager.nn.kernels.filter import Asked, Filters
 from wager.nn.kernels.numbers import Numbers, signed
-from wager.nn.kernels.sample import choose
+from wager.nn.kernels.sample import Chosen, choose
 
 if TYPE_CHECKING:
     from wager.target.sampler import ChoiceRow
@@ -28,16 +28,31 @@ class DeviceChooser:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._numbers = Numbers(6, 512, device)
+        self._make_room(512)
+
+    def _make_room(self, size: int) -> None:
+        """For so many judged positions. Tokens and scores lie side by side, so that one copy brings both."""
+        is_cuda = self._device.type == "cuda"
+        self._size, self._numbers = size, Numbers(6, size, self._device)
+        self._found = torch.zeros(12 * size, dtype=torch.uint8, device=self._device)
+        self._host = torch.zeros(12 * size, dtype=torch.uint8, pin_memory=is_cuda)
+        self._done = torch.cuda.Event() if is_cuda else None
+        both = self._host.numpy()
+        self._tokens, self._highest = both[: 8 * size].view(np.int64), both[8 * size :].view(np.float32)
 
     @torch.inference_mode()
-    def choose(self, logits: Tensor, rows: Sequence[ChoiceRow]) -> tuple[list[int], list[float]]:
-        """The chosen token and the highest plain score at every judged position; waits for the device."""
+    def choose(
+        self, logits: Tensor, rows: Sequence[ChoiceRow], follow: Callable[[Tensor], None] | None = None
+    ) -> tuple[list[int], list[float]]:
+        """The chosen token and the highest plain score at every judged position; waits for the device.
+
+        `follow` is called with the tokens on the device before that, to launch what needs no more.
+        """
         count = logits.shape[0]
-        if count > self._numbers.host.shape[1]:
-            self._numbers = Numbers(6, 2 * count, self._device)
+        if count > self._size:
+            self._make_room(2 * count)
         filters = self._fill(rows, logits.shape[1])
-        numbers = self._numbers
+        numbers, size = self._numbers, self._size
         asked = Asked(
             numbers.floats(_TEMPERATURE, count),
             numbers.device[_TOP_K].view(torch.int32)[:count],
@@ -46,10 +61,16 @@ class DeviceChooser:
             numbers.device[_SEED, :count],
             numbers.device[_POSITION, :count],
         )
-        found = choose(logits, asked, filters)
-        # One copy: token ids are exact in a double.
-        both = torch.stack((found.token_ids.double(), found.highest.double())).cpu()
-        return both[0].long().tolist(), both[1].tolist()
+        tokens = self._found[: 8 * size].view(torch.int64)[:count]
+        choose(logits, asked, filters, Chosen(tokens, self._found[8 * size :].view(torch.float32)[:count]))
+        self._host.copy_(self._found, non_blocking=True)
+        if self._done is not None:
+            self._done.record()
+        if follow is not None:
+            follow(tokens)
+        if self._done is not None:
+            self._done.synchronize()
+        return self._tokens[:count].tolist(), self._highest[:count].tolist()
 
     def _fill(self, rows: Sequence[ChoiceRow], vocab_size: int) -> Filters | None:
         numbers, start = self._numbers, 0

@@ -8,28 +8,32 @@ idle moments, never in mid-traffic. The face is `TargetRunner`'s: the engine doe
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wager.nn.kernels.attention import AttentionPlan, AttentionSpace, plan_attention
+from wager.kvcache.commit import plan_all
+from wager.kvcache.pool import slot_ids
+from wager.nn.kernels.attention import AttentionPlan, AttentionSpace
 from wager.nn.kernels.capture import Captured
-from wager.nn.kernels.passes import Frame, KernelStack, PassViews
+from wager.nn.kernels.cuts import LONG_KEYS, PassSize, plan_pass
+from wager.nn.kernels.device import Machine, machine_of
+from wager.nn.kernels.narrow_layers import linear_of
+from wager.nn.kernels.numbers import Numbers
+from wager.nn.kernels.passes import Frame, KernelStack, PassViews, matrix
 from wager.nn.kernels.qkv import Places, rotation_table
-from wager.nn.kernels.tables import (
-    PassTables,
-    TableLimits,
-    TableRow,
-    Tiling,
-    choose_tiling,
-)
+from wager.nn.kernels.tables import AttentionTables, PassTables, TableLimits, TableRow
+from wager.nn.kernels.ways import Role
 from wager.nn.models.decoder import Decoder
-from wager.target.inputs import Laid, PassInputs, RunRow, lay_out
+from wager.target.inputs import PassInputs, RunRow, judged_places, row_starts
 from wager.target.runner import RunResult, TargetRunner
 from wager.tree.visibility import ancestor_words
 
@@ -52,17 +56,11 @@ class GraphLimits:
 
 
 class Size(NamedTuple):
-    """The bucket of a pass."""
+    """The bucket of a pass; one row's over a long context has a bucket of its own."""
 
     tokens: int
     rows: int
-
-
-class _Cut(NamedTuple):
-    """How attention's work is cut in passes of one size."""
-
-    tiling: Tiling
-    plan: AttentionPlan
+    is_long: bool = False
 
 
 class GraphRunner(TargetRunner):
@@ -82,22 +80,23 @@ class GraphRunner(TargetRunner):
         spec, weights = decoder.spec, decoder.weights
         reach = limits.max_context + 64 * MASK_WORDS + 1
         table = rotation_table(spec.rope, reach, decoder.dtype, decoder.device)
-        self._stack = KernelStack(
-            weights.layers, weights.norm, Frame(spec.heads, spec.eps, spec.windows, table)
-        )
-        self._head, self._page_size = weights.head, page_size
+        self._machine = machine_of(decoder.device)
+        frame = Frame(spec.heads, spec.eps, spec.windows, table)
+        self._stack = KernelStack(weights.layers, weights.norm, frame, self._machine)
+        self._head, self._page_size = matrix(linear_of(weights.head), Role.WHOLE, self._machine), page_size
         self._captured = Captured(decoder.device, enabled=capture)
         self._tables = PassTables(self._table_limits(reach), decoder.device)
         self._sent = torch.cuda.Event() if self._captured.device.type == "cuda" else None
-        self._cuts: dict[Size, _Cut] = {}
+        self._cuts: dict[Size, AttentionPlan] = {}
         self._space = self._shared_space()
+        self._moves = Numbers(2, 1024, decoder.device)
         most = self.buckets[-1]
         self._logits = torch.empty(most, spec.vocab_size, dtype=decoder.dtype, device=decoder.device)
         self._features = torch.empty(0)
 
     def _table_limits(self, reach: int) -> TableLimits:
         limits = self.limits
-        items = max(self._tiling(size).max_items for size in self._all_sizes())
+        items = max(self._plan(size).tiling.max_items for size in self._all_sizes())
         pages = -(-reach // self._page_size)
         return TableLimits(limits.max_tokens, limits.max_rows, pages, limits.max_rows, items, MASK_WORDS)
 
@@ -111,15 +110,17 @@ class GraphRunner(TargetRunner):
         for count in rows:
             sizes += [Size(tokens, count) for tokens in self.buckets if tokens >= fewest]
             fewest = count + 1
+        if self.limits.max_context >= LONG_KEYS:
+            sizes += [Size(tokens, 1, True) for tokens in self.buckets]
         return sizes
 
-    def _size_of(self, num_tokens: int, num_rows: int) -> Size | None:
-        """The bucket of a pass; None where it is beyond all."""
+    def _size_of(self, num_tokens: int, num_rows: int, longest: int) -> Size | None:
+        """The bucket of a pass over contexts of at most `longest` tokens; None where it is beyond all."""
         if num_tokens > self.buckets[-1]:
             return None
-        tokens = next(size for size in self.buckets if size >= num_tokens)
+        tokens = self.buckets[bisect_left(self.buckets, num_tokens)]
         rows = next((count for count in ROW_BUCKETS if count >= num_rows), self.limits.max_rows)
-        return Size(tokens, min(rows, self.limits.max_rows))
+        return Size(tokens, min(rows, self.limits.max_rows), num_rows == 1 and longest >= LONG_KEYS)
 
     def _all_sizes(self) -> list[Size]:
         """The buckets, and what is beyond them."""
@@ -129,26 +130,20 @@ class GraphRunner(TargetRunner):
     def _beyond(self) -> Size:
         return Size(self.limits.max_tokens, self.limits.max_rows)
 
-    def _tiling(self, size: Size) -> Tiling:
-        return choose_tiling(self.decoder.spec.heads, size.rows, size.tokens, self._programs)
+    def _plan(self, size: Size) -> AttentionPlan:
+        """How attention's work is cut in passes of one size; without space."""
+        asked = PassSize(size.rows, size.tokens, size.is_long)
+        return plan_pass(self.decoder.spec.heads, asked, self.pool.spec, self._machine, "meta")
 
-    @property
-    def _programs(self) -> int:
-        if torch.device(self.device).type != "cuda":
-            return 8
-        return 2 * int(torch.cuda.get_device_properties(self.device).multi_processor_count)
-
-    def _cut(self, size: Size) -> _Cut:
+    def _cut(self, size: Size) -> AttentionPlan:
         cut = self._cuts.get(size)
         if cut is None:
-            tiling = self._tiling(size)
-            plan = plan_attention(self.decoder.spec.heads, tiling, self._page_size, "meta")
-            cut = self._cuts[size] = _Cut(tiling, plan._replace(space=self._space))
+            cut = self._cuts[size] = self._plan(size)._replace(space=self._space)
         return cut
 
     def _shared_space(self) -> AttentionSpace:
         """Room for the splits of any pass: only one runs at a time."""
-        heads, tilings = self.decoder.spec.heads, [self._tiling(size) for size in self._all_sizes()]
+        heads, tilings = self.decoder.spec.heads, [self._plan(size).tiling for size in self._all_sizes()]
         lines = max(tiling.max_items * tiling.tile_rows for tiling in tilings) * heads.num_kv_heads
         items = max(tiling.max_items for tiling in tilings)
         return AttentionSpace(
@@ -157,7 +152,26 @@ class GraphRunner(TargetRunner):
             torch.zeros(items, heads.num_kv_heads, dtype=torch.int32, device=self.device),
         )
 
+    @property
+    def machine(self) -> Machine:
+        return self._machine
+
+    @property
+    def attention_tables(self) -> AttentionTables:
+        """The device tables of the latest pass."""
+        return self._tables.attention()
+
+    def plan_of(self, num_tokens: int, num_rows: int, longest: int) -> AttentionPlan:
+        """How attention is cut in such a pass."""
+        return self._cut(self._size_of(num_tokens, num_rows, longest) or self._beyond)
+
     # -- passes
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self._head(hidden)
+
+    def rough_logits(self, hidden: Tensor) -> Tensor:
+        return self._head(hidden)
 
     def warm(self, progress: Progress | None = None) -> int:
         """Capture every size, the largest first; returns how many graphs there are."""
@@ -185,27 +199,29 @@ class GraphRunner(TargetRunner):
         """One pass. Writes the rows' K/V behind their contexts; the result stands until the next pass."""
         with self._inference:
             self._room_for_features()
-            laid = lay_out(rows, self._page_size)
-            num_tokens = laid.starts[-1]
-            size = self._size_of(num_tokens, len(rows))
-            self._fill(rows, laid, self._cut(size or self._beyond))
-            inputs = PassInputs(None, np.array(laid.slots, np.int64), laid.starts, laid.judged)
+            starts = row_starts(rows)
+            num_tokens = starts[-1]
+            size = self._size_of(num_tokens, len(rows), max([row.context_len for row in rows]))
+            self._fill(rows, starts, size or self._beyond)
+            if size is not None:
+                self._captured.run(size, self._pass(size))
+            judged = judged_places(rows, starts)
+            inputs = PassInputs(None, self._tables.host.slots[:num_tokens].copy(), starts, judged)
             if size is None:
                 return self._run_large(inputs)
-            self._captured.run(size, self._pass(size))
             features = self._features[:num_tokens] if self.feature_layers else None
-            if not laid.judged:
+            if not judged:
                 return RunResult(None, features, inputs)
             logits = self._logits[:num_tokens]
-            if len(laid.judged) < num_tokens:
-                logits = logits[self._on_device(laid.judged)]
-            return RunResult(logits, features, inputs)
+            if len(judged) < num_tokens:
+                logits = logits[self._on_device(judged)]
+            return RunResult(logits, features, inputs, self._tables.token_ids)
 
     def _room_for_features(self) -> None:
         """The drafter that asks for features is known only after the runner: make room when it has asked."""
         wanted = len(self.feature_layers) * self.hidden_size
         if self._features.numel() == 0 and wanted:
-            self._features = self._logits.new_empty((self.buckets[-1], wanted))
+            self._features = self.features_at = self._logits.new_empty((self.buckets[-1], wanted))
 
     def _pass(self, size: Size) -> Callable[[], None]:
         """The whole pass of one size over the tables: tokens in, scores and features out."""
@@ -214,16 +230,16 @@ class GraphRunner(TargetRunner):
             num = size.tokens
             features = self._features[:num] if self.feature_layers else None
             hidden = self._layers(num, self._cut(size), features)
-            torch.mm(hidden, self._head.t(), out=self._logits[:num])
+            self._head(hidden, self._logits[:num])
 
         return call
 
-    def _layers(self, num_tokens: int, cut: _Cut, features: Tensor | None) -> Tensor:
+    def _layers(self, num_tokens: int, cut: AttentionPlan, features: Tensor | None) -> Tensor:
         tables = self._tables
         attention = tables.attention().first(num_tokens, cut.tiling.max_items)
         places = Places(tables.positions[:num_tokens], tables.slots[:num_tokens])
         x = F.embedding(tables.token_ids[:num_tokens], self.decoder.embedding)
-        views = PassViews(places, attention, cut.plan)
+        views = PassViews(places, attention, cut)
         return self._stack.run(x, views, self.pool, self.feature_layers, features)
 
     def _run_large(self, inputs: PassInputs) -> RunResult:
@@ -235,48 +251,64 @@ class GraphRunner(TargetRunner):
         hidden = self._layers(num, cut, features)
         if not inputs.judged:
             return RunResult(None, features, inputs)
-        return RunResult(F.linear(hidden[self._on_device(inputs.judged)], self._head), features, inputs)
+        return RunResult(self._head(hidden[self._on_device(inputs.judged)]), features, inputs)
 
     def _on_device(self, numbers: Sequence[int]) -> Tensor:
         return torch.tensor(numbers, device=self.device)
 
+    def _move(self, slots: Sequence[npt.NDArray[np.int64]], kept: Sequence[Sequence[int]]) -> int:
+        """Without waiting: a draft may be under way on the device."""
+        src, dst = plan_all(slots, kept)
+        count, numbers = len(src), self._moves
+        if count > numbers.host.shape[1]:
+            return super()._move(slots, kept)
+        numbers.wait()
+        numbers.host[0, :count], numbers.host[1, :count] = src, dst
+        numbers.push()
+        self.pool.copy_slots(numbers.device[0, :count], numbers.device[1, :count])
+        return count
+
     # -- tables
 
-    def _fill(self, rows: Sequence[RunRow], laid: Laid, cut: _Cut) -> None:
+    def _fill(self, rows: Sequence[RunRow], starts: Sequence[int], size: Size) -> None:
         """Write the pass to the host's tables and send them."""
         if self._sent is not None:
             self._sent.synchronize()  # the copy of the pass before may still read them
-        tables, num = self._tables, laid.starts[-1]
-        host = tables.host
-        host.token_ids[:num], host.positions[:num] = laid.token_ids, laid.positions
-        host.slots[:num] = laid.slots
-        host.token_ids[num:], host.positions[num:], host.slots[num:] = 0, 0, -1
-        table_rows, moved = [], False
+        tables, table_rows, moved = self._tables, [], False
         for index, row in enumerate(rows):
-            start, stop = laid.starts[index], laid.starts[index + 1]
-            num_causal = stop - start
-            if row.tree.num_nodes > 1 and not row.tree.is_chain:
-                num_causal = len(row.pending)
-                host.masks[start : start + num_causal] = 0
-                host.masks[start + num_causal : stop] = words_of(ancestor_words(row.tree))
+            start, stop = starts[index], starts[index + 1]
+            num_causal = self._lay_tokens(row, start, stop)
             table_rows.append(TableRow(start, stop - start, num_causal, row.context_len, index))
-            moved = self._lay_pages(index, row, stop - start) or moved
-        tables.lay_rows(table_rows, cut.tiling)
+            num_pages = -(-(row.context_len + stop - start) // self._page_size)
+            moved = tables.lay_pages(index, list(row.pages[:num_pages])) or moved
+        tables.pad_tokens(starts[-1], size.tokens)
+        tables.lay_rows(table_rows, self._cut(size).tiling)
         tables.push(with_pages=moved)
         if self._sent is not None:
             self._sent.record()
 
-    def _lay_pages(self, index: int, row: RunRow, num_tokens: int) -> bool:
-        """A row's pages to its line of the page table; whether that changed anything."""
-        num = -(-(row.context_len + num_tokens) // self._page_size)
-        pages, line = np.asarray(row.pages[:num], np.int32), self._tables.host_pages[index, :num]
-        if np.array_equal(line, pages):
-            return False
-        line[:] = pages
-        return True
+    def _lay_tokens(self, row: RunRow, start: int, stop: int) -> int:
+        """A row's tokens to their places; returns how many see all before them: nodes that branch do not."""
+        (pending, tree, context_len, pages, _), host = row, self._tables.host
+        nodes = start + len(pending)
+        host.slots[start:stop] = slot_ids(pages, self._page_size, context_len, context_len + stop - start)
+        host.token_ids[start:nodes] = pending
+        host.positions[start:nodes] = np.arange(context_len, context_len + len(pending))
+        if nodes == stop:
+            return stop - start
+        host.token_ids[nodes:stop] = tree.token_ids
+        host.positions[nodes:stop] = tree.depths + (context_len + len(pending) - 1)
+        if tree.is_chain:
+            return stop - start
+        host.masks[start:nodes] = 0
+        lay_masks(ancestor_words(tree), host.masks[nodes:stop])
+        return len(pending)
 
 
-def words_of(masks: Sequence[int]) -> np.ndarray:
-    """Masks as numbers -> [masks, MASK_WORDS] int64, the lowest bits first."""
+def lay_masks(masks: Sequence[int], lines: npt.NDArray[np.int64]) -> None:
+    """Masks as numbers -> lines [masks, MASK_WORDS], the lowest bits first."""
+    if len(masks) <= 64:
+        lines[:, 0], lines[:, 1:] = array("Q", masks), 0
+        return
     raw = b"".join([mask.to_bytes(8 * MASK_WORDS, "little") for mask in masks])
-    return np.frombuffer(raw, "<i8").reshape(len(masks), MASK_WORDS)
+    lines[:] = np.frombuffer(raw, "<i8").reshape(len(masks), MASK_WORDS)

@@ -57,15 +57,30 @@ class PassInputs(NamedTuple):
         return np.split(self.slots, self.starts[1:-1])
 
 
+def row_starts(rows: Sequence[RunRow]) -> list[int]:
+    """Packed index of each row's first token, and the total at the end."""
+    starts, stop = [0], 0
+    for row in rows:
+        stop += len(row.pending) + row.tree.num_nodes
+        starts.append(stop)
+    return starts
+
+
+def judged_places(rows: Sequence[RunRow], starts: Sequence[int]) -> list[int]:
+    """Packed indices of the last pending token and the nodes of every judged row."""
+    judged: list[int] = []
+    for row, stop in zip(rows, starts[1:], strict=True):
+        if row.judged:
+            judged += range(stop - row.tree.num_nodes - 1, stop)
+    return judged
+
+
 class Laid(NamedTuple):
     """The tokens of all rows, one row behind the other, as plain numbers."""
 
     token_ids: list[int]
     positions: list[int]
     slots: list[int]
-    starts: list[int]
-    """As in `PassInputs`, and so is `judged`."""
-    judged: list[int]
 
 
 def lay_out(rows: Sequence[RunRow], page_size: int) -> Laid:
@@ -73,9 +88,7 @@ def lay_out(rows: Sequence[RunRow], page_size: int) -> Laid:
     tokens: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
-    judged: list[int] = []
-    starts = [0]
-    for pending, tree, context_len, pages, is_judged in rows:
+    for pending, tree, context_len, pages, _ in rows:
         root = context_len + len(pending)
         tokens += pending
         positions += range(context_len, root)
@@ -84,11 +97,7 @@ def lay_out(rows: Sequence[RunRow], page_size: int) -> Laid:
             tokens += tree.token_ids.tolist()
             positions += (root - 1 + tree.depths).tolist()
         slots += slot_list(pages, page_size, context_len, root + num_nodes)
-        stop = len(tokens)
-        starts.append(stop)
-        if is_judged:
-            judged += range(stop - num_nodes - 1, stop)
-    return Laid(tokens, positions, slots, starts, judged)
+    return Laid(tokens, positions, slots)
 
 
 class _Space(NamedTuple):
@@ -112,18 +121,17 @@ class Packer:
 
     def pack(self, rows: Sequence[RunRow]) -> PassInputs:
         """Lay the rows out. Precondition: each row's pages cover its context, pending tokens and nodes."""
-        laid = lay_out(rows, self.page_size)
-        starts = laid.starts
+        laid, starts = lay_out(rows, self.page_size), row_starts(rows)
         pass_rows = [
             PassRow(start, stop, row.context_len, row.pages, self._mask(row))
             for row, start, stop in zip(rows, starts, starts[1:], strict=False)
         ]
         space = self._space(starts[-1])
-        space.host[:] = laid.token_ids, laid.positions, laid.slots
+        space.host[:] = laid
         self._latest.rows.clear()  # or rows that ended long ago would be held by a length that is rare
         space.rows[:] = pass_rows
         self._latest = space
-        return PassInputs(self._on_device(space.batch), space.slots, starts, laid.judged)
+        return PassInputs(self._on_device(space.batch), space.slots, starts, judged_places(rows, starts))
 
     def _space(self, num_tokens: int) -> _Space:
         space = self._spaces.get(num_tokens)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -26,6 +28,8 @@ class RunResult(NamedTuple):
     logits: Tensor | None
     features: Tensor | None
     inputs: PassInputs
+    token_ids: Tensor | None = None
+    """The pass's tokens on a device where a draft can follow it: its features then lie in `features_at`."""
 
     def row_features(self, row: int, kept: Sequence[int]) -> Tensor | None:
         """Features of a row's kept pass tokens, by their index in the row, ascending."""
@@ -43,6 +47,8 @@ class TargetRunner:
 
     has_kernels = False
     """Whether scores and passes are those of a device with kernels."""
+    features_at: Tensor | None = None
+    """Where captured passes leave their features."""
     max_nodes = 1 << 16
     """Nodes that a row's tree may have in a pass."""
 
@@ -98,4 +104,7 @@ class TargetRunner:
         else:
             return 0  # chains and plain rows stand where they are
         with self._inference:
-            return commit_path(self.pool, result.inputs.row_slots, kept)
+            return self._move(result.inputs.row_slots, kept)
+
+    def _move(self, slots: Sequence[npt.NDArray[np.int64]], kept: Sequence[Sequence[int]]) -> int:
+        return commit_path(self.pool, slots, kept)

@@ -9,7 +9,7 @@ Knows no trees' verdicts, no grammars and no caches.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -101,11 +101,20 @@ class Sampler:
         self.noise = noise
         self._device = _device_chooser(noise.device) if by_kernels else None
 
-    def choose(self, logits: Tensor, rows: Sequence[ChoiceRow], want_p1: bool = False) -> Choices:
-        """The choice behind every judged position: per row its root, then its nodes."""
+    def choose(
+        self,
+        logits: Tensor,
+        rows: Sequence[ChoiceRow],
+        want_p1: bool = False,
+        follow: Callable[[Tensor], None] | None = None,
+    ) -> Choices:
+        """The choice behind every judged position: per row its root, then its nodes.
+
+        `follow`: on a device with kernels, called with the tokens there before anybody waits for them.
+        """
         on_device = self._device is not None and logits.dtype != torch.float64
         if self._device is not None and on_device:
-            chosen, highest = self._device.choose(logits, rows)
+            chosen, highest = self._device.choose(logits, rows, follow)
         else:
             chosen, highest = _best(logits)
         broken = [] if all(map(math.isfinite, highest)) else [not math.isfinite(one) for one in highest]

@@ -7,7 +7,7 @@ Read `tree.py` first, then `accept.py` (the one rule), `build.py` (best first), 
 """
 
 from wager.tree.accept import accept, accept_rows, accept_sampled, target_choice
-from wager.tree.build import Forest, build_forest, row_trees
+from wager.tree.build import Forest, build_forest, one_tree, row_trees
 from wager.tree.noise import derive_seed, gumbel, noise_bits
 from wager.tree.pack import Packed, RowInput, pack
 from wager.tree.tree import ROOT, Tree
@@ -27,6 +27,7 @@ __all__ = [
     "derive_seed",
     "gumbel",
     "noise_bits",
+    "one_tree",
     "pack",
     "positions",
     "row_mask",

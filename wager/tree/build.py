@@ -80,6 +80,12 @@ def build_forest(
         return _empty()
     caps = None if row_caps is None else np.asarray(row_caps, np.int64)
     limits = None if max_depths is None else np.asarray(max_depths, np.int64)
+    if offered.shape[0] == 1:
+        if limits is not None and limits[0] < offered.shape[1]:
+            offered, limits = offered[:, : max(0, int(limits[0]))], None
+        budget = budget if caps is None else min(budget, int(caps[0]))
+        if budget <= 0 or offered.size == 0:
+            return _empty()
     if chain_only or offered.shape[2] == 1:
         return _chains(offered[:, :, 0], budget, _smaller(caps, limits))
     if limits is not None:
@@ -87,16 +93,52 @@ def build_forest(
         offered = np.where(beyond[:, :, None], -np.inf, offered)
     spine = None if spine_only is None else np.asarray(spine_only, np.bool_)
     offer = _sort_ranks(offered, caps, spine, budget)
+    is_free = offer.ranks is None and (spine is None or not spine.any())
+    if offered.shape[0] == 1 and is_free and budget <= _HEAP_MAX_NODES:
+        return one_tree(-offered[0], budget)
     return _by_heap(offer) if budget <= _HEAP_MAX_NODES else _by_levels(offer)
+
+
+def one_tree(costs: FloatArray, budget: int) -> Forest:
+    """`build_forest` of one row whose nodes may all branch: the usual case, on which a device waits.
+
+    costs: negated scores [depths, ranks]. Precondition, unchecked: none below 0, ascending along ranks.
+    """
+    num_ranks, infinity = costs.shape[1], float("inf")
+    steps: list[list[float]] = [[0.0], *costs.tolist(), [infinity]]
+    firsts = [step[0] for step in steps]
+    for step in steps:
+        step.append(infinity)
+    # Entry: cost, depth, path (its ranks as digits: orders equal depths), rank, parent, parent's cost. Nodes
+    # are numbered from 1, the root is 0; what is not there costs infinity.
+    heap = [(firsts[1], 1, 0, 0, 0, 0.0)]
+    push, replace = heapq.heappush, heapq.heapreplace
+    nodes: list[tuple[float, int, int, int, int, float]] = []
+    for node in range(1, budget + 1):
+        entry = cost, depth, path, rank, parent, parent_cost = heap[0]
+        if cost == infinity:
+            break
+        nodes.append(entry)
+        rank += 1
+        replace(heap, (parent_cost + steps[depth][rank], depth, path + 1, rank, parent, parent_cost))
+        depth += 1
+        push(heap, (cost + firsts[depth], depth, path * num_ranks, 0, node, cost))
+    if not nodes:
+        return _empty()
+    scores, depths, _, ranks, parents, _ = zip(*nodes, strict=True)
+    whole = np.array((depths, ranks, parents), np.int32)
+    whole[2] -= 1
+    return Forest(np.zeros(len(nodes), np.int32), whole[0], whole[1], whole[2], -np.array(scores))
 
 
 def row_trees(forest: Forest, num_nodes: int, token_ids: npt.NDArray[np.integer]) -> list[Tree]:
     """The trees of the first `num_nodes` of the order, one per row of `token_ids` [rows, depths, ranks]."""
     row, depth, rank = forest.row[:num_nodes], forest.depth[:num_nodes], forest.rank[:num_nodes]
-    tokens = token_ids[row, depth - 1, rank].astype(np.int64)
-    num_rows = token_ids.shape[0]
+    num_rows, _, num_ranks = token_ids.shape
     if num_rows == 1:
+        tokens = token_ids.reshape(-1).take((depth - 1) * num_ranks + rank).astype(np.int64, copy=False)
         return [Tree(tokens, forest.parent[:num_nodes], depth)]
+    tokens = token_ids[row, depth - 1, rank].astype(np.int64)
     by_row = np.argsort(row, kind="stable")
     starts = np.searchsorted(row[by_row], np.arange(num_rows + 1))
     place = np.empty(row.shape[0], np.int32)

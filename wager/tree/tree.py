@@ -64,7 +64,8 @@ class Tree:
 
     @property
     def is_chain(self) -> bool:
-        return bool((self.parents == np.arange(-1, self.num_nodes - 1)).all())
+        # Only where every node is the child of the one before is the last one as deep as there are nodes.
+        return not self.num_nodes or bool(self.depths[-1] == self.num_nodes)
 
     def validate(self) -> None:
         """Raise InputError unless shapes agree, parents come first and depths follow from them."""

@@ -18,7 +18,10 @@ def loaded_imports(source: str, module: str, is_package: bool) -> list[str]:
 KERNEL_FILES = {"wager.target.graphs", "wager.target.choice_kernels", "wager.draft.block_device"}
 """Files outside that are of use on a CUDA device alone: nobody loads them elsewhere."""
 
-WITHOUT_TRITON = tuple(f"wager.nn.kernels.{name}" for name in ("has_kernels", "capture", "numbers"))
+WITHOUT_TRITON = tuple(
+    f"wager.nn.kernels.{name}"
+    for name in ("has_kernels", "capture", "numbers", "narrow_layers", "narrow_weights")
+)
 
 
 def needs_triton(name: str) -> bool:

@@ -112,3 +112,21 @@ def test_a_pass_beyond_its_tables_is_refused(device: torch.device) -> None:
     tables = PassTables(TableLimits(4, 1, 10, 1, tiling.max_items), device)
     with pytest.raises(AssertionError):
         tables.lay_rows(table_rows([(1, 3), (1, 3)]), tiling)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(ROW, min_size=2, max_size=6))
+def test_one_row_after_another_is_laid_as_by_itself(sizes: list[tuple[int, int]]) -> None:
+    """A pass of one row writes only what has changed since the last: nothing of that may be left."""
+    most = max(count for count, _ in sizes)
+    tiling = choose_tiling(HeadShape(8, 2, 64), 2, 2 * most, 64)
+    limits = TableLimits(2 * most, 2, 1, 1, tiling.max_items)
+    used, grown = PassTables(limits, "cpu"), [(count, context + 1) for count, context in sizes]
+    for size in [both for pair in zip(sizes, grown, strict=True) for both in pair]:
+        (row,), fresh = table_rows([size]), PassTables(limits, "cpu")
+        used.lay_rows([row], tiling)
+        # Beside a row without tokens it takes the general way.
+        fresh.lay_rows([row, TableRow(row.num_tokens, 0, 0, 0, 0)], tiling)
+        assert np.array_equal(used.host.rows[0], fresh.host.rows[0])
+        assert np.array_equal(used.host.items, fresh.host.items)
+        assert np.array_equal(used.host.homes, fresh.host.homes)

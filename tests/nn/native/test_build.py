@@ -167,6 +167,10 @@ def test_wishes_are_checked() -> None:
         Wish("auto", "int3")
     with pytest.raises(ConfigError, match="native = 'on'"):
         Wish("on")
+    with pytest.raises(ConfigError, match="weights = 'int4'"):
+        Wish("auto", "int4")
+    assert Wish("auto", "int4", kernels=True).narrow_bits == 4
+    assert Wish("auto", "int8").narrow_bits is None
 
 
 def test_records_of_another_version_are_not_loaded(cache_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,10 @@
 
 Written in Triton; each file holds one kernel, its launcher and its plain-torch reference, and says what is
 fused and what bounds it. `tables.py` holds what a pass reads on the device, of fixed size, so that a pass
-can be captured once and replayed. May import levels 0-1, torch, triton and `wager.nn`'s own files. Nothing
-outside imports this folder but for a CUDA device: elsewhere triton need not exist.
+can be captured once and replayed; `cuts.py` and `ways.py` choose by size what was measured to be quickest,
+and `passes.py` strings a network together. May import levels 0-1, torch, triton and `wager.nn`'s own files.
+Nothing outside imports this folder but for a CUDA device: elsewhere triton need not exist. Only
+`narrow_weights.py` and `narrow_layers.py`, plain torch, are the models' too.
 
 Read `tables.py` first, then `attention.py`. Every test here also runs in Triton's interpreter, without a GPU.
 """

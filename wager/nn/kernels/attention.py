@@ -33,10 +33,8 @@ from wager.nn.kernels.device import (
     wait_for_input,
 )
 from wager.nn.kernels.splits import ITEM, extent, leave_split, merge_after, merge_last
-from wager.nn.kernels.tables import AttentionTables, Tiling
+from wager.nn.kernels.tables import AT_ONCE, AttentionTables, Tiling
 from wager.nn.layers.attention import HeadShape
-
-_AT_ONCE = 32  # splits that a program of the second kernel reads at once
 
 
 class AttentionSpace(NamedTuple):
@@ -119,7 +117,7 @@ def attend(
     if not merges and splits > 1:
         merge_after[(queries.shape[0], num_heads)](
             tables.items, tables.homes, out, plan.space.partial, plan.space.stats, window or 0,
-            AT_ONCE=min(_AT_ONCE, splits), num_warps=4, **shape, **launch.options,
+            AT_ONCE=min(AT_ONCE, splits), num_warps=4, **shape, **launch.options,
         )  # fmt: skip
     return out
 
@@ -279,15 +277,12 @@ def _fetch_tile(
 def _own_seen(words, word, token, real, own, num_causal, WORDS: tl.constexpr):
     """[lines, KEYS]: whether a line's token sees the row's own token `own`; negative ones are context."""
     bit = own - num_causal
-    if WORDS > 1:
-        wanted = real[:, None] & (bit >= 0)[None, :]
-        marks = tl.load(words[:, None] + (bit >> 6)[None, :], mask=wanted, other=0)
-    else:
-        marks = word[:, None]
-    is_node = ((bit >= 0) & (bit < 64 * WORDS))[None, :]
-    is_marked = is_node & (((marks >> (bit & 63).to(tl.int64)[None, :]) & 1) != 0)
-    causal = (own < num_causal)[None, :] & (own[None, :] <= token[:, None])
-    return causal | is_marked
+    seen = (own < num_causal)[None, :] & (own[None, :] <= token[:, None])
+    shift = (bit & 63).to(tl.int64)[None, :]
+    for index in tl.static_range(WORDS):
+        marks = word if index == 0 else tl.load(words + index, mask=real, other=0)
+        seen = seen | ((bit >> 6 == index)[None, :] & (((marks[:, None] >> shift) & 1) != 0))
+    return seen
 
 
 @triton.jit

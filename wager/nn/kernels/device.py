@@ -20,6 +20,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 _SECTOR = 32  # bytes: memory is read in no smaller pieces
+_ROOMY_BYTES = 220_000
 
 # The interpreter stores bfloat16 as raw words and cannot multiply them.
 INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
@@ -88,6 +89,32 @@ class Launch(NamedTuple):
 
 
 PLAIN = Launch()
+
+
+class Machine(NamedTuple):
+    """What choices depend on: multiprocessors, early launches, and room for deep pipelines of tiles."""
+
+    processors: int = 4
+    early: bool = False
+    is_roomy: bool = False
+    """Whether a program may have the shared memory that the measured configurations take."""
+
+    @property
+    def launch(self) -> Launch:
+        return Launch(self.early)
+
+
+INTERPRETER = Machine()
+
+
+def machine_of(device: torch.device | str) -> Machine:
+    """Of a CUDA device what it states; of anything else the interpreter's."""
+    if torch.device(device).type != "cuda":
+        return INTERPRETER
+    found, index = torch.cuda.get_device_properties(device), torch.device(device).index
+    index = torch.cuda.current_device() if index is None else index
+    shared_bytes = triton.runtime.driver.active.utils.get_device_properties(index)["max_shared_mem"]
+    return Machine(found.multi_processor_count, found.major >= 9, shared_bytes >= _ROOMY_BYTES)
 
 
 def power_of_two(count: int) -> int:

@@ -89,10 +89,13 @@ def product(
     config: ProductConfig | None = None,
     space: ProductSpace | None = None,
     launch: Launch = PLAIN,
+    out: Tensor | None = None,
 ) -> Tensor:
     """x [tokens, in] @ weight [out, in]^T (+ bias) in x's dtype; at most MAX_TOKENS tokens."""
     config = config or default_config(x.shape[0], weight.shape[0])
-    out = x.new_empty((x.shape[0], weight.shape[0]))
+    shape = (x.shape[0], weight.shape[0])
+    out = x.new_empty(shape) if out is None else out
+    assert out.shape == shape and out.is_contiguous(), f"{tuple(out.shape)} for {shape}"
     if config.splits > 1 and space is None:
         space = product_space(x.shape[0], weight.shape[0], x.device, config.splits)
     _run(x, weight, bias, out, _Cut(config, _DIRECT if config.splits == 1 else _LAST, False), space, launch)
@@ -206,20 +209,22 @@ def _product(
     high = tl.minimum(low + steps, inner)
     if PIECE > 0:
         _fetch_rows(weight, tile, low, num_out, weight_stride, ROWS, HALF, PIECE, WARPS)
-    known = x + tl.minimum(token, num_tokens - 1)[None, :] * x_stride + step[:, None]
+    known = x + token[None, :] * x_stride + step[:, None]
+    # Places of no token cost no reading: read from the last one, they would make all programs ask for it.
+    is_token = (token < num_tokens)[None, :]
     lines = weight + _lines(tile, tl.arange(0, ROWS), num_out, HALF)[:, None] * weight_stride + step[None, :]
     total = tl.zeros((ROWS, TOKENS), tl.float32)
     wait_for_input(EARLY)
     for at in range(low, high, INNER):
         inside = step < high - at
-        near = tl.load(known + at, mask=inside[:, None], other=0.0, eviction_policy="evict_last")
+        near = tl.load(known + at, mask=inside[:, None] & is_token, other=0.0, eviction_policy="evict_last")
         own = tl.load(lines + at, mask=inside[None, :], other=0.0, eviction_policy="evict_first")
         total = tile_product(own, near, total)
     row = tile * HALF + tl.arange(0, HALF)
     if GATED:
         gated, up = tl.split(tl.permute(tl.reshape(total, (2, HALF, TOKENS)), (1, 2, 0)))
         total = silu_product(gated, up)
-    wanted = (row < num_out)[:, None] & (token < num_tokens)[None, :]
+    wanted = (row < num_out)[:, None] & is_token
     target = token[None, :] * num_out + row[:, None]
     if ENDING != 0:
         size = num_tokens.to(tl.int64) * num_out

@@ -77,12 +77,14 @@ def narrow_product(
     config: NarrowConfig | None = None,
     space: ProductSpace | None = None,
     launch: Launch = PLAIN,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """x [tokens, in] @ weight [out, in]^T (+ bias) in x's dtype."""
+    """x [tokens, in] @ weight [out, in]^T (+ bias) in x's dtype; in `out`, where that is given."""
     if x.shape[0] > MAX_TOKENS:
-        return widened_product(x, weight, bias)
+        return widened_product(x, weight, bias, out)
     config = config or default_narrow_config(x.shape[0], weight.num_out)
-    out = x.new_empty((x.shape[0], weight.num_out))
+    out = x.new_empty((x.shape[0], weight.num_out)) if out is None else out
+    assert out.shape == (x.shape[0], weight.num_out) and out.is_contiguous(), f"into {tuple(out.shape)}"
     if config.splits > 1 and space is None:
         space = product_space(x.shape[0], weight.num_out, x.device, config.splits)
     cut = _Cut(config, _DIRECT if config.splits == 1 else _LAST, False)
@@ -115,10 +117,12 @@ def narrow_gated_product(
     return out
 
 
-def widened_product(x: Tensor, weight: NarrowWeight, bias: Tensor | None = None) -> Tensor:
+def widened_product(
+    x: Tensor, weight: NarrowWeight, bias: Tensor | None = None, out: Tensor | None = None
+) -> Tensor:
     """The product of many tokens: panels of rows that stay in the cache are widened, then the library's."""
     num_out, inner = weight.shape
-    out = x.new_empty((x.shape[0], num_out))
+    out = x.new_empty((x.shape[0], num_out)) if out is None else out
     rows = min(num_out, max(128, _PANEL_BYTES // max(1, inner * x.itemsize)))
     scratch = x.new_empty((rows, inner))
     for start in range(0, num_out, rows):

@@ -2,83 +2,91 @@
 
 Everything that differs between passes lies in device tables (`tables.py`), so a pass of a given size can be
 captured once and replayed. Weights stay where they are: the plain-torch layers beside this use the same
-tensors. Products are the library's or our own (`matmul.py`), by number of tokens. Used by `target/graphs.py`
+tensors. Products are the library's or our own (`ways.py`), by number of tokens. Used by `target/graphs.py`
 and `draft/block_device.py`; knows no rows and no requests.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from wager.kvcache.pool import KVPool
 from wager.nn.kernels.attention import AttentionPlan, attend
-from wager.nn.kernels.device import PLAIN, Launch
+from wager.nn.kernels.device import INTERPRETER, PLAIN, Launch, Machine
 from wager.nn.kernels.gate import gate
-from wager.nn.kernels.matmul import MAX_TOKENS, ProductConfig, ProductSpace, product, split_product
+from wager.nn.kernels.matmul import MAX_TOKENS, ProductConfig, gated_product, product, split_product
+from wager.nn.kernels.narrow_layers import NarrowLayer, NarrowLinear
+from wager.nn.kernels.narrow_matrix import NarrowMatrix
 from wager.nn.kernels.norm import Norm, Normed, add_norm
 from wager.nn.kernels.qkv import Places, Turn, write_context, write_qkv
 from wager.nn.kernels.tables import AttentionTables
+from wager.nn.kernels.ways import LIBRARY, Role, Ways, choose_ways
 from wager.nn.layers.attention import HeadShape
 from wager.nn.layers.decoder_layer import LayerWeights, Linear
-
-
-class Ways(NamedTuple):
-    """How products of one shape are taken: (most tokens, config) in ascending order; None and beyond the
-    last: the library's.
-    """
-
-    by_tokens: Sequence[tuple[int, ProductConfig | None]] = ()
-
-    def config(self, num_tokens: int) -> ProductConfig | None:
-        for most, config in self.by_tokens:
-            if num_tokens <= most:
-                return config
-        return None
-
-
-LIBRARY = Ways()
 
 
 class Matrix:
     """A weight [out, in] and its bias, and the products with it."""
 
-    def __init__(
-        self, linear: Linear, ways: Ways = LIBRARY, space: ProductSpace | None = None, launch: Launch = PLAIN
-    ) -> None:
+    def __init__(self, linear: Linear, ways: Ways = LIBRARY, launch: Launch = PLAIN) -> None:
         self.weight, self.bias = linear
-        self._ways, self._space, self._launch = ways, space, launch
+        self._ways, self._launch = ways, launch
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """The whole product, into `out` [tokens, out] where it is given."""
         config = self._config(x)
-        if config is None:
+        if config is not None:
+            return product(x, self.weight, self.bias, config, None, self._launch, out)
+        if out is None:
             return F.linear(x, self.weight, self.bias)
-        return product(x, self.weight, self.bias, config, self._space, self._launch)
+        if self.bias is None:
+            return torch.mm(x, self.weight.t(), out=out)
+        return torch.addmm(self.bias, x, self.weight.t(), out=out)
 
     def summed(self, x: Tensor) -> Tensor:
-        """The product as `add_norm` takes it: whole, or the parts of a split one."""
+        """The product as `add_norm` and `write_qkv` take it: whole, or the parts of a split one."""
         config = self._config(x)
         if config is None or config.splits == 1 or self.bias is not None:
             return self(x)
         return split_product(x, self.weight, config, self._launch)
 
+    def gated(self, x: Tensor) -> Tensor:
+        """SiLU of the product's first half times its second."""
+        config = self._config(x)
+        if config is None or self.bias is not None:
+            return gate(_dense(F.linear(x, self.weight, self.bias)), None, self._launch)
+        return gated_product(x, self.weight, config, self._launch)
+
     def _config(self, x: Tensor) -> ProductConfig | None:
         return self._ways.config(x.shape[0]) if x.shape[0] <= MAX_TOKENS else None
+
+
+AnyMatrix: TypeAlias = Matrix | NarrowMatrix
+Layers: TypeAlias = Sequence[LayerWeights | NarrowLayer]
+
+
+def matrix(linear: Linear | NarrowLinear, role: Role, machine: Machine) -> AnyMatrix:
+    """The weight in its role, its products taken the way that suits the machine."""
+    if isinstance(linear, NarrowLinear):
+        return NarrowMatrix(linear, machine.launch)
+    return Matrix(linear, choose_ways(linear, role, machine), machine.launch)
 
 
 class KernelLayer(NamedTuple):
     """One layer, ready to launch."""
 
     input_norm: Norm
-    qkv: Matrix
+    qkv: AnyMatrix
     turn: Turn
-    out: Matrix
+    out: AnyMatrix
     post_norm: Norm
-    gate_up: Matrix
-    down: Matrix
+    gate_up: AnyMatrix
+    down: AnyMatrix
     window: int | None
 
 
@@ -103,30 +111,28 @@ class PassViews(NamedTuple):
 class KernelStack:
     """All layers of a network and its final norm."""
 
-    def __init__(
-        self, layers: Sequence[LayerWeights], norm: Tensor, frame: Frame, launch: Launch = PLAIN
-    ) -> None:
-        self.frame, self._launch = frame, launch
+    def __init__(self, layers: Layers, norm: Tensor, frame: Frame, machine: Machine = INTERPRETER) -> None:
+        self.frame, self._machine, self._launch = frame, machine, machine.launch
         self._norm = Norm(norm, frame.eps)
         self.layers = [
             self._layer(weights, window) for weights, window in zip(layers, frame.windows, strict=True)
         ]
 
-    def _layer(self, weights: LayerWeights, window: int | None) -> KernelLayer:
-        frame, launch = self.frame, self._launch
+    def _layer(self, weights: LayerWeights | NarrowLayer, window: int | None) -> KernelLayer:
+        frame, machine = self.frame, self._machine
         return KernelLayer(
             Norm(weights.input_norm, frame.eps),
-            Matrix(weights.qkv, launch=launch),
+            matrix(weights.qkv, Role.SUMMED, machine),
             Turn(
                 frame.heads,
                 None if weights.qk_norm is None else weights.qk_norm.contiguous(),
                 frame.eps,
                 frame.table,
             ),
-            Matrix(weights.out, launch=launch),
+            matrix(weights.out, Role.SUMMED, machine),
             Norm(weights.post_norm, frame.eps),
-            Matrix(weights.gate_up, launch=launch),
-            Matrix(weights.down, launch=launch),
+            matrix(weights.gate_up, Role.GATED, machine),
+            matrix(weights.down, Role.SUMMED, machine),
             window,
         )
 
@@ -146,10 +152,10 @@ class KernelStack:
         state = add_norm(x, None, self.layers[0].input_norm, None, launch)
         for index, layer in enumerate(self.layers):
             store = pool.store[index]
-            queries = write_qkv(layer.qkv(state.normed), layer.turn, views.places, store, None, launch)
+            queries = write_qkv(layer.qkv.summed(state.normed), layer.turn, views.places, store, None, launch)
             attended = attend(queries, store, views.attention, views.plan, layer.window, None, launch)
             state = add_norm(layer.out.summed(attended), state.residual, layer.post_norm, None, launch)
-            middle = gate(_dense(layer.gate_up(state.normed)), None, launch)
+            middle = layer.gate_up.gated(state.normed)
             last = index + 1 == len(self.layers)
             norm = self._norm if last else self.layers[index + 1].input_norm
             out = None
@@ -163,16 +169,19 @@ class KernelStack:
 class ContextEntry(NamedTuple):
     """How features become a block drafter's context: a product, a norm, and K/V of all layers at once."""
 
-    fc: Matrix
+    fc: AnyMatrix
     norm: Norm
-    context: Matrix
+    context: AnyMatrix
     turn: Turn
     """Key norms [layers * kv_heads, head_dim]."""
+    launch: Launch = PLAIN
 
     def run(self, features: Tensor, places: Places, pool: KVPool) -> None:
         """Features [tokens, size] at their places; a negative slot is left out."""
-        state = add_norm(self.fc.summed(features), None, self.norm)
-        write_context(self.context(state.normed), self.turn, places, pool.store)
+        shape = (len(features), len(self.norm.weight))
+        out = Normed(features.new_empty(shape), features.new_empty(shape))
+        state = add_norm(self.fc.summed(features), None, self.norm, out, self.launch)
+        write_context(self.context.summed(state.normed), self.turn, places, pool.store, self.launch)
 
 
 def _dense(x: Tensor) -> Tensor:

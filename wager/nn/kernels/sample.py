@@ -34,8 +34,8 @@ class Chosen(NamedTuple):
     highest: Tensor
 
 
-def choose(logits: Tensor, asked: Asked, filters: Filters | None = None) -> Chosen:
-    """One token per row of logits [rows, vocab]; `filters` None: no row asks for any.
+def choose(logits: Tensor, asked: Asked, filters: Filters | None = None, out: Chosen | None = None) -> Chosen:
+    """One token per row of logits [rows, vocab]; `filters` None: no row asks for any. `out`: where it goes.
 
     A row whose highest score is not finite is broken: its token means nothing.
     """
@@ -43,10 +43,11 @@ def choose(logits: Tensor, asked: Asked, filters: Filters | None = None) -> Chos
     assert logits.dtype in STEPS and is_rows(logits), f"scores in {logits.dtype}"
     assert 0 < vocab_size <= MAX_VOCAB, f"{vocab_size} words"
     assert all(one.shape == (num_rows,) and one.is_contiguous() for one in asked), "one entry per row"
-    chosen = Chosen(
+    chosen = out or Chosen(
         torch.empty(num_rows, dtype=torch.int64, device=logits.device),
         torch.empty(num_rows, dtype=torch.float32, device=logits.device),
     )
+    assert all(one.shape == (num_rows,) and one.is_contiguous() for one in chosen), "room for every row"
     if num_rows == 0:
         return chosen
     filters = filters or Filters()

@@ -30,13 +30,15 @@ ITEM_FIELDS = 8
 
 All that a program must know before it can ask for its first key is one load away.
 """
+AT_ONCE = 32
+"""Splits that a program of the second kernel reads at once."""
 MIN_KEYS = 128
 """A shorter split is not worth a program and its share of the merging; nor is one of fewer than two keys per
 line of a tile, whose result would be as large as its keys.
 """
 
 
-_STRETCH = np.array((1.0, 1.125, 1.25, 1.5, 2.0))  # of the shortest split, lengths to weigh
+_STRETCH = (1.0, 1.125, 1.25, 1.5, 2.0)  # of the shortest split, lengths to weigh
 
 
 class TableRow(NamedTuple):
@@ -75,6 +77,8 @@ def choose_tiling(
     tile_tokens = lines // heads.group
     max_tiles = (max_tokens + max_rows * (tile_tokens - 1)) // tile_tokens
     max_splits = max(1, num_programs // heads.num_kv_heads)
+    if max_splits > AT_ONCE and max_splits % AT_ONCE < AT_ONCE // 4:
+        max_splits -= max_splits % AT_ONCE  # a few more would cost whoever merges another round
     return Tiling(lines, tile_tokens, max_splits, max_tiles + max_splits, max(MIN_KEYS, 2 * lines))
 
 
@@ -122,6 +126,15 @@ class HostTables(NamedTuple):
     homes: Int32Array
 
 
+class _Alone(NamedTuple):
+    """What of a pass of one row stays the same while its context grows."""
+
+    start: int
+    num_tokens: int
+    splits: int
+    tile_tokens: int
+
+
 class PassTables:
     """The tables of a pass, twice: in host memory to fill, on the device to read.
 
@@ -132,6 +145,8 @@ class PassTables:
 
     def __init__(self, limits: TableLimits, device: torch.device | str) -> None:
         self.limits = limits
+        self._alone: _Alone | None = None
+        self._known_pages: list[list[int]] = [[] for _ in range(limits.page_rows)]
         pin = torch.device(device).type == "cuda"
         size = sum(_words(limits))
         self._flat_host = torch.zeros(size, dtype=torch.int64, pin_memory=pin)
@@ -157,11 +172,15 @@ class PassTables:
         host = self.host
         host.token_ids[:], host.positions[:], host.slots[:] = 0, 0, -1
         host.rows[:], host.items[:], host.homes[:] = 0, -1, -1
+        self._alone = None
 
     def lay_rows(self, rows: Sequence[TableRow], tiling: Tiling) -> None:
         """Fill the tables of rows, items and homes; a pass beyond the limits is the caller's mistake."""
         host = self.host
         assert len(rows) <= len(host.rows), "a pass beyond its tables"
+        if len(rows) == 1:
+            return self._lay_one(rows[0], tiling)
+        self._alone = None
         host.rows[len(rows) :], host.homes[:] = 0, -1
         lines = np.array(rows, np.int64).reshape(-1, 5)
         splits = num_splits(lines, tiling)
@@ -178,6 +197,37 @@ class PassTables:
         before = np.cumsum(tiles * splits) - tiles * splits
         row, token = _places(lines[:, 1])
         host.homes[lines[row, 0] + token] = before[row] + token // tiling.tile_tokens * splits[row]
+
+    def pad_tokens(self, start: int, stop: int) -> None:
+        """Mark the places from `start` on as padding; a pass reads those before `stop`."""
+        host = self.host
+        host.token_ids[start:stop], host.positions[start:stop], host.slots[start:stop] = 0, 0, -1
+
+    def lay_pages(self, line: int, pages: Sequence[int]) -> bool:
+        """Write a sequence's pages to a line of the page table; whether that changed anything."""
+        known = self._known_pages[line]
+        if known[: len(pages)] == pages:
+            return False
+        self.host_pages[line, : len(pages)] = pages
+        self._known_pages[line] = list(pages)
+        return True
+
+    def _lay_one(self, row: TableRow, tiling: Tiling) -> None:
+        """A pass of one row, as most are where somebody waits: what is as it was is not written again."""
+        start, count, _, context_len, _ = row
+        splits = splits_of_one(context_len + count, count, tiling)
+        laid, host = _Alone(start, count, splits, tiling.tile_tokens), self.host
+        num_items = -(-count // tiling.tile_tokens) * splits
+        assert num_items <= len(host.items), "a pass beyond its tables"
+        if laid != self._alone:
+            host.rows[:], host.items[:], host.homes[:] = 0, -1, -1
+            item, token = np.arange(num_items), np.arange(count)
+            host.items[:num_items, ROW_FIELDS] = item // splits * tiling.tile_tokens
+            host.items[:num_items, ROW_FIELDS + 1] = item % splits
+            host.homes[start : start + count] = token // tiling.tile_tokens * splits
+            self._alone = laid
+        host.rows[0] = *row[:4], splits, row.page_row
+        host.items[:num_items, :ROW_FIELDS] = host.rows[0]
 
     def push(self, with_pages: bool = True) -> None:
         """Send the host's tables to the device, without waiting.
@@ -214,11 +264,28 @@ def num_splits(lines: Int64Array, tiling: Tiling) -> Int64Array:
     tiles = -(-lines[:, 1] // tiling.tile_tokens)
     total = int(tiles @ keys)
     shortest = max(tiling.min_keys, -(-total // tiling.max_splits))
-    splits = -(-keys // (shortest * _STRETCH)[:, None].astype(np.int64))
+    splits = -(-keys // (shortest * np.array(_STRETCH))[:, None].astype(np.int64))
     longest = (-(-keys // np.maximum(splits, 1))).max(axis=1, initial=0)
     late = total / tiling.max_splits + longest / 2
     ends = np.where(splits @ tiles <= tiling.max_splits, longest, np.maximum(late, longest))
     return splits[int(ends.argmin())]
+
+
+def splits_of_one(keys: int, num_tokens: int, tiling: Tiling) -> int:
+    """`num_splits` of a pass that is one row."""
+    tiles = -(-num_tokens // tiling.tile_tokens)
+    shortest = max(tiling.min_keys, -(-tiles * keys // tiling.max_splits))
+    best, soonest = 1, float("inf")
+    for stretch in _STRETCH:
+        splits = -(-keys // int(shortest * stretch))
+        longest = -(-keys // max(splits, 1))
+        fits = splits * tiles <= tiling.max_splits
+        ends = longest if fits else max(tiles * keys / tiling.max_splits + longest / 2, longest)
+        if ends < soonest:
+            best, soonest = splits, ends
+        if fits:
+            break  # all at once, and longer ones end later
+    return best
 
 
 def _places(counts: Int64Array) -> tuple[Int64Array, Int64Array]:

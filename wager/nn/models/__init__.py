@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from wager.errors import ModelError
+from wager.nn.kernels.narrow_layers import Narrowing, check_dtype
 from wager.nn.models import llama, mistral, qwen2, qwen3
 from wager.nn.models.decoder import Decoder, DecoderSpec
 from wager.nn.models.hf_config import pick_dtype
-from wager.nn.models.tensors import read_decoder
+from wager.nn.models.tensors import read_decoder, read_narrow_decoder
 from wager.nn.native.switch import Wish
 from wager.nn.weights import WeightReader, read_config
 
@@ -51,4 +52,8 @@ def load_target(
     values = read_config(path)
     spec = read_spec(values)
     reader = WeightReader(path, pick_dtype(dtype, values, str(device)), device)
-    return Decoder(spec, read_decoder(reader, spec), layout, wish)
+    bits = wish.narrow_bits if wish is not None else None
+    if bits is None:
+        return Decoder(spec, read_decoder(reader, spec), layout, wish)
+    check_dtype(reader.dtype)
+    return Decoder(spec, read_narrow_decoder(reader, spec, Narrowing(bits)), layout, wish)

@@ -6,7 +6,7 @@ files beside it turn each model type's config into a spec; `target/` calls `forw
 inference mode.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,12 +18,14 @@ from wager.errors import ModelError
 from wager.kvcache.pool import KVPool, PoolSpec
 from wager.nn import kernels
 from wager.nn.batch import PassBatch
+from wager.nn.kernels.narrow_layers import Narrowing, NarrowLayer, NarrowLinear
+from wager.nn.kernels.narrow_weights import NarrowWeight
 from wager.nn.layers.attention import HeadShape, attend, plan_rows
 from wager.nn.layers.decoder_layer import DecoderLayer, LayerWeights
 from wager.nn.layers.linear import Layout, Projection, choose_layout
 from wager.nn.layers.norm import RmsNorm
 from wager.nn.native.networks import native_decoder
-from wager.nn.native.passes import NativeDecoder, NativeHead
+from wager.nn.native.passes import NativeDecoder
 from wager.nn.native.switch import Switch, Wish
 from wager.nn.native.top import NativeTop
 from wager.nn.rope import RopeSpec, Rotary
@@ -81,6 +83,19 @@ class DecoderWeights(NamedTuple):
         return self.head.nbytes + sum([matrix.nbytes for layer in self.layers for matrix in layer.matrices])
 
 
+class NarrowDecoder(NamedTuple):
+    """The same in few bits; the embedding is as wide as ever."""
+
+    embedding: Tensor
+    layers: Sequence[NarrowLayer]
+    norm: Tensor
+    head: NarrowWeight
+
+    @property
+    def num_bytes(self) -> int:
+        return self.head.nbytes + sum([layer.num_bytes for layer in self.layers])
+
+
 class PassOutput(NamedTuple):
     """`hidden` [tokens, hidden] after the final norm; `features` [tokens, layers asked for * hidden], or
     None.
@@ -94,11 +109,16 @@ class Decoder:
     """A loaded decoder: `embed`, `forward`, `logits`."""
 
     def __init__(
-        self, spec: DecoderSpec, weights: DecoderWeights, layout: str = "auto", wish: Wish | None = None
+        self,
+        spec: DecoderSpec,
+        weights: DecoderWeights | NarrowDecoder,
+        layout: str = "auto",
+        wish: Wish | None = None,
     ) -> None:
         """Lay the weights out for this machine; `layout` is "auto" (probe) or a layout's name.
 
-        `wish` asks for native passes and narrower weights; without one passes are plain torch's.
+        `wish` asks for native passes and narrower weights; without one passes are plain torch's. Narrow
+        weights have no plain passes: `forward` is the kernels' alone then.
         """
         self.spec = spec
         self.dtype, self.device = weights.embedding.dtype, weights.embedding.device
@@ -107,13 +127,17 @@ class Decoder:
         self.switch = Switch(wish or Wish(), layout, weights.embedding, weights.num_bytes)
         self.layout: Layout | str = ""
         self.layers: list[DecoderLayer] = []
-        self.head: Projection | NativeHead
+        self.head: Callable[[Tensor], Tensor]
         self._native: NativeDecoder | None = None
         self.top: NativeTop | None = None
         """Picks the best of a row of scores, where passes are native."""
-        self._waiting: DecoderWeights | None = weights
+        self._waiting: DecoderWeights | None = None
         self.weights = weights if kernels.has_kernels(self.device) else None
         """Where kernels may run the layers, all tensors as they were read; the layers here share them."""
+        if isinstance(weights, NarrowDecoder):
+            self._keep_narrow(weights)
+            return
+        self._waiting = weights
         if not self.quicken():
             self._lay_out(weights, layout)
 
@@ -126,6 +150,18 @@ class Decoder:
         self.layers = [DecoderLayer(layer, spec.heads, spec.eps, layout) for layer in layers]
         self.norm = RmsNorm(weights.norm, spec.eps)
         self.head = Projection(head, None, layout.of((head.shape[0], head.shape[1])))
+
+    def _keep_narrow(self, weights: NarrowDecoder) -> None:
+        from wager.nn.kernels.narrow_matrix import NarrowMatrix
+
+        assert self.weights is not None, "narrow weights without kernels"
+        self.layout = str(Narrowing(weights.layers[0].qkv.weight.bits))
+        self.head = NarrowMatrix(NarrowLinear(weights.head))
+
+    @property
+    def streamed_bytes(self) -> int | None:
+        """Bytes of weights that a pass by kernels reads; None where there are none."""
+        return None if self.weights is None else self.weights.num_bytes
 
     def quicken(self) -> bool:
         """Change to native passes where they have become ready; True when that happened just now.
@@ -168,6 +204,7 @@ class Decoder:
         """
         if self._native is not None:
             return PassOutput(*self._native.forward(batch, pool, feature_layers))
+        assert self.layers, "narrow weights have no plain passes"
         rotation = self.rotary.at(batch.positions)
         views = plan_rows(batch, pool, self.spec.heads, self.spec.windows)
         place = pool.place(batch.slots)

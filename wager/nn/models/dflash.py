@@ -9,6 +9,7 @@ used.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,8 @@ from wager.errors import ModelError
 from wager.kvcache.pool import KVPool, Place, PoolSpec
 from wager.nn import kernels
 from wager.nn.batch import BlockBatch, BlockRow
+from wager.nn.kernels.narrow_layers import Narrowing, NarrowLayer, NarrowLinear, check_dtype, stacked
+from wager.nn.kernels.narrow_weights import NarrowWeight
 from wager.nn.layers.attention import additive, attend_one
 from wager.nn.layers.decoder_layer import DecoderLayer, LayerWeights, Linear
 from wager.nn.layers.linear import Layout, choose_layout
@@ -47,6 +50,19 @@ class DFlashWeights(NamedTuple):
         return self.fc.nbytes + sum([matrix.nbytes for layer in self.layers for matrix in layer.matrices])
 
 
+class NarrowDFlash(NamedTuple):
+    """The same in few bits."""
+
+    fc: NarrowWeight
+    hidden_norm: Tensor
+    layers: Sequence[NarrowLayer]
+    norm: Tensor
+
+    @property
+    def num_bytes(self) -> int:
+        return self.fc.nbytes + sum([layer.num_bytes for layer in self.layers])
+
+
 class BlockView(NamedTuple):
     """What one row reads in a layer: its range, its context, the additive mask over context and block.
 
@@ -65,20 +81,29 @@ class DFlash:
     """A loaded block drafter."""
 
     def __init__(
-        self, spec: DFlashSpec, weights: DFlashWeights, layout: str = "auto", wish: Wish | None = None
+        self,
+        spec: DFlashSpec,
+        weights: DFlashWeights | NarrowDFlash,
+        layout: str = "auto",
+        wish: Wish | None = None,
     ) -> None:
         """Lay the weights out for this machine; `layout` and `wish` as for the decoder."""
         self.spec = spec
-        self.dtype, self.device = weights.fc.dtype, weights.fc.device
+        self.dtype, self.device = weights.norm.dtype, weights.norm.device
         self.rotary = Rotary(spec.rope, self.dtype, self.device)
-        self.switch = Switch(wish or Wish(), layout, weights.fc, weights.num_bytes)
+        self.switch = Switch(wish or Wish(), layout, weights.norm, weights.num_bytes)
         self.layout: Layout | str = ""
         self.layers: list[DecoderLayer] = []
         self._native: NativeDFlash | None = None
         self.top: NativeTop | None = None
-        self._waiting: DFlashWeights | None = weights
+        self._waiting: DFlashWeights | None = None
         self.weights = weights if kernels.has_kernels(self.device) else None
         """As the decoder's: for kernels, where there are any."""
+        if isinstance(weights, NarrowDFlash):
+            assert self.weights is not None, "narrow weights without kernels"
+            self.layout = str(Narrowing(weights.fc.bits))
+            return
+        self._waiting = weights
         if not self.quicken():
             self._lay_out(weights, layout)
 
@@ -112,6 +137,11 @@ class DFlash:
         self.top = NativeTop(library)
         self._waiting, self.layers = None, []
         return True
+
+    @property
+    def has_plain_passes(self) -> bool:
+        """Whether `ingest` and `forward` can be called: narrow weights are for kernels alone."""
+        return self._native is not None or bool(self.layers)
 
     def pool_spec(self, num_pages: int, page_size: int) -> PoolSpec:
         """The pool this drafter's context lives in: as many pages as the target's."""
@@ -196,6 +226,13 @@ class DFlash:
         return attend_one(own[:, :num_heads], keys, values, view.mask)
 
 
+def kernel_context(spec: DFlashSpec, weights: DFlashWeights | NarrowDFlash) -> Linear | NarrowLinear:
+    """`context_projection`, of either kind of weights."""
+    if isinstance(weights, DFlashWeights):
+        return context_projection(spec, weights.layers)
+    return stacked([layer.qkv for layer in weights.layers], spec.heads.num_heads * spec.heads.head_dim)
+
+
 def context_projection(spec: DFlashSpec, layers: Sequence[LayerWeights]) -> Linear:
     """The k and v projections of all layers, stacked: [layers * 2 * kv_heads * head_dim, hidden]."""
     skip = spec.heads.num_heads * spec.heads.head_dim
@@ -204,7 +241,7 @@ def context_projection(spec: DFlashSpec, layers: Sequence[LayerWeights]) -> Line
     return Linear(weight, torch.cat(biases) if biases else None)
 
 
-def key_norms(spec: DFlashSpec, layers: Sequence[LayerWeights]) -> Tensor:
+def key_norms(spec: DFlashSpec, layers: Sequence[LayerWeights] | Sequence[NarrowLayer]) -> Tensor:
     """[layers, kv_heads, head_dim]: each layer's key norm."""
     norms = [layer.qk_norm[spec.heads.num_heads :] for layer in layers if layer.qk_norm is not None]
     return torch.stack(norms)
@@ -223,6 +260,19 @@ def read_weights(reader: WeightReader, spec: DFlashSpec) -> DFlashWeights:
     return weights
 
 
+def read_narrow_weights(reader: WeightReader, spec: DFlashSpec, narrowing: Narrowing) -> NarrowDFlash:
+    """The same in few bits, each layer rounded before the next is read."""
+    hidden, layers = spec.hidden_size, range(spec.num_layers)
+    weights = NarrowDFlash(
+        fc=narrowing.weight(reader.get("fc.weight", (hidden, spec.feature_size))),
+        hidden_norm=reader.get("hidden_norm.weight", (hidden,)),
+        layers=[narrowing.layer(read_layer(reader, f"layers.{index}.", spec)) for index in layers],
+        norm=reader.get("norm.weight", (hidden,)),
+    )
+    reader.leftovers()
+    return weights
+
+
 def load_drafter(
     folder: str | Path,
     dtype: torch.dtype | str = "auto",
@@ -230,12 +280,21 @@ def load_drafter(
     layout: str = "auto",
     wish: Wish | None = None,
 ) -> DFlash:
-    """Load a drafter folder; raises ModelError or WeightsError as `load_target` does."""
+    """Load a drafter folder; raises ModelError or WeightsError as `load_target` does.
+
+    One whose blocks the kernels do not know keeps its weights wide.
+    """
     path = Path(folder)
     values = read_config(path)
     spec = read_spec(values)
     reader = WeightReader(path, pick_dtype(dtype, values, str(device)), device)
-    return DFlash(spec, read_weights(reader, spec), layout, wish)
+    if wish is not None and wish.narrow_bits is not None and not spec.sees_whole_block:
+        wish = replace(wish, weights="auto", kernels=False)
+    bits = wish.narrow_bits if wish is not None else None
+    if bits is None:
+        return DFlash(spec, read_weights(reader, spec), layout, wish)
+    check_dtype(reader.dtype)
+    return DFlash(spec, read_narrow_weights(reader, spec, Narrowing(bits)), layout, wish)
 
 
 def check_pair(spec: DFlashSpec, hidden_size: int, num_layers: int, vocab_size: int) -> None:

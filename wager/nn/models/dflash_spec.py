@@ -56,6 +56,11 @@ class DFlashSpec:
         return len(self.target_layer_ids) * self.hidden_size
 
     @property
+    def sees_whole_block(self) -> bool:
+        """Whether every token of a block sees all others in every layer."""
+        return not self.block_causal_in_sliding or all(window is None for window in self.windows)
+
+    @property
     def qkv_bias(self) -> bool:
         return self.attention_bias
 

@@ -4,24 +4,51 @@ The supported model types publish the same names, the drafter the same layers wi
 which norms and biases exist is the spec's to say. Knows the names, not the arithmetic.
 """
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
+from wager.nn.kernels.narrow_layers import Narrowing
 from wager.nn.layers.decoder_layer import LayerWeights, Linear
-from wager.nn.models.decoder import DecoderSpec, DecoderWeights
+from wager.nn.models.decoder import DecoderSpec, DecoderWeights, NarrowDecoder
 from wager.nn.models.dflash_spec import DFlashSpec
 from wager.nn.weights import WeightReader
 
 
 def read_decoder(reader: WeightReader, spec: DecoderSpec) -> DecoderWeights:
     """All tensors of a decoder; raises WeightsError naming the first one that is missing or wrong."""
-    size = (spec.vocab_size, spec.hidden_size)
-    embedding = reader.get("model.embed_tokens.weight", size)
-    layers = [read_layer(reader, f"model.layers.{index}.", spec) for index in range(spec.num_layers)]
-    norm = reader.get("model.norm.weight", (spec.hidden_size,))
-    head = embedding if spec.tie_embeddings else reader.get("lm_head.weight", size)
+    embedding, layers = _embedding(reader, spec), list(_layers(reader, spec))
+    norm, head = _norm(reader, spec), _head(reader, spec, embedding)
     reader.leftovers()
     return DecoderWeights(embedding, layers, norm, head)
+
+
+def read_narrow_decoder(reader: WeightReader, spec: DecoderSpec, narrowing: Narrowing) -> NarrowDecoder:
+    """The same in few bits, each layer rounded before the next is read."""
+    embedding, layers = _embedding(reader, spec), [narrowing.layer(one) for one in _layers(reader, spec)]
+    norm, head = _norm(reader, spec), narrowing.head(_head(reader, spec, embedding))
+    reader.leftovers()
+    return NarrowDecoder(embedding, layers, norm, head)
+
+
+def _embedding(reader: WeightReader, spec: DecoderSpec) -> Tensor:
+    return reader.get("model.embed_tokens.weight", (spec.vocab_size, spec.hidden_size))
+
+
+def _layers(reader: WeightReader, spec: DecoderSpec) -> Iterator[LayerWeights]:
+    for index in range(spec.num_layers):
+        yield read_layer(reader, f"model.layers.{index}.", spec)
+
+
+def _norm(reader: WeightReader, spec: DecoderSpec) -> Tensor:
+    return reader.get("model.norm.weight", (spec.hidden_size,))
+
+
+def _head(reader: WeightReader, spec: DecoderSpec, embedding: Tensor) -> Tensor:
+    if spec.tie_embeddings:
+        return embedding
+    return reader.get("lm_head.weight", (spec.vocab_size, spec.hidden_size))
 
 
 def read_layer(reader: WeightReader, prefix: str, spec: DecoderSpec | DFlashSpec) -> LayerWeights:

@@ -23,7 +23,8 @@ from wager.nn.native.passes import Storage
 log = logging.getLogger(__name__)
 
 WAYS = ("auto", "off")
-WEIGHTS = ("auto", "full", "int8")
+WEIGHTS = ("auto", "full", "int8", "int4")
+_NARROW_BITS = {"int8": 8, "int4": 4}
 # Above this a network does not keep its weights twice while it waits for the library.
 WAITING_BYTES = 2 << 30
 
@@ -31,18 +32,28 @@ WAITING_BYTES = 2 << 30
 @dataclass(frozen=True)
 class Wish:
     """What is asked for. `native`: "auto" or "off". `weights`: "auto" keeps published bfloat16 weights as
-    such, "full" widens them, "int8" rounds them to 8 bits with a scale per group. `guesses`: the network only
-    guesses, so that "auto" is int8 where passes are native: nothing is lost but a guess.
+    such, "full" widens them, "int8" rounds them to 8 bits with a scale per group, "int4" to 4, which only
+    kernels multiply by. `guesses`: the network only guesses, so that "auto" is int8 where passes are native:
+    nothing is lost but a guess. `kernels`: passes are those of a CUDA device's kernels.
     """
 
     native: str = "off"
     weights: str = "auto"
     guesses: bool = False
+    kernels: bool = False
 
     def __post_init__(self) -> None:
         for name, words in (("native", WAYS), ("weights", WEIGHTS)):
             if getattr(self, name) not in words:
                 raise ConfigError(name, getattr(self, name), "one of " + ", ".join(words))
+        if self.weights == "int4" and not self.kernels:
+            allowed = "auto, full or int8: int4 needs a CUDA device and kernels that are not off"
+            raise ConfigError("weights", self.weights, allowed)
+
+    @property
+    def narrow_bits(self) -> int | None:
+        """Bits of the weights that kernels multiply by; None: they are kept in full width."""
+        return _NARROW_BITS.get(self.weights) if self.kernels else None
 
     @property
     def storage(self) -> Storage:
@@ -102,6 +113,8 @@ def _rounded(linear: Linear) -> Linear:
 
 def _objection(wish: Wish, layout: str, example: Tensor) -> str:
     """Why native passes cannot be had, whatever is built."""
+    if wish.narrow_bits is not None:
+        return f"{wish.weights} weights are for kernels"
     if wish.native == "off":
         return "not asked for"
     if example.device.type != "cpu":

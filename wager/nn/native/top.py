@@ -11,6 +11,7 @@ from torch import Tensor
 from wager.nn.native.library import Library
 
 MAX_RANKS = 64
+_PER_THREAD = 1 << 16  # scores below which one more thread costs more than it does
 
 
 class NativeTop:
@@ -33,7 +34,7 @@ class NativeTop:
             ranks,
             logprobs.data_ptr(),
             token_ids.data_ptr(),
-            torch.get_num_threads(),
+            max(1, min(torch.get_num_threads(), rows * columns // _PER_THREAD)),
         )
         assert code == 0
         return logprobs, token_ids
