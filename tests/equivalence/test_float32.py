@@ -28,14 +28,14 @@ def record_gaps(engine: Engine) -> list[float]:
     sampler = engine.sampler
     choose = sampler.choose
 
-    def choose_and_note(logits: Any, rows: list[ChoiceRow], want_p1: bool = False) -> Any:
+    def choose_and_note(logits: Any, rows: list[ChoiceRow], *others: Any) -> Any:
         (row,) = rows
         seen: list[Any] = [logits.double()]
         if not row.is_plain:
             seen = _final_scores(sampler, logits, row)
         best = seen[-1].topk(2).values[0]
         gaps.append(float(best[0] - best[1]))
-        return choose(logits, rows, want_p1)
+        return choose(logits, rows, *others)
 
     sampler.choose = choose_and_note  # type: ignore[method-assign]
     return gaps

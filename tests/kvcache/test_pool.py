@@ -62,10 +62,16 @@ def test_views_stop_at_the_length_asked_for() -> None:
 
 
 @settings(deadline=None, max_examples=60)
-@given(pages=st.permutations(range(12)), start=st.integers(0, 20), count=st.integers(0, 20))
-def test_slots_as_numbers_are_the_slots(pages: list[int], start: int, count: int) -> None:
+@given(
+    pages=st.permutations(range(12)) | st.just(list(range(5, 17))) | st.just([7, 8, 9, 3, 4, 5, 6, 0, 1, 2]),
+    start=st.integers(0, 20),
+    count=st.integers(0, 20),
+)
+def test_slots_are_the_places_of_their_pages(pages: list[int], start: int, count: int) -> None:
     stop = start + count
-    assert list(slot_list(pages, 4, start, stop)) == slot_ids(pages, 4, start, stop).tolist()
+    wanted = [pages[token // 4] * 4 + token % 4 for token in range(start, stop)]
+    assert list(slot_list(pages, 4, start, stop)) == slot_ids(pages, 4, start, stop).tolist() == wanted
+    assert slot_ids(np.array(pages), 4, start, stop).tolist() == wanted
 
 
 def test_too_few_pages_are_refused() -> None:

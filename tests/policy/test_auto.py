@@ -63,7 +63,8 @@ def situations(draw: st.DrawFn) -> tuple[np.ndarray, dict[int, float]]:
     logits = random.normal(size=(depths, ranks + 1)) * sharpness
     probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     rises = draw(st.lists(st.sampled_from([0.0, 0.0, 0.01, 0.1, 0.5, 2.0]), min_size=39, max_size=39))
-    times = 5.0 + np.concatenate(([0.0], np.cumsum(rises)))
+    # Dearer than two and a half plain steps no first bet may be, whatever it is worth.
+    times = 5.0 + np.minimum(np.concatenate(([0.0], np.cumsum(rises))), 7.0)
     return np.log(-np.sort(-probs[:, :ranks], axis=1)), {size + 1: float(t) for size, t in enumerate(times)}
 
 
@@ -144,6 +145,18 @@ def test_what_was_learned_of_the_drafter_decides() -> None:
 def policy_bet(policy: Auto, logprobs: np.ndarray, row: Row = ROW) -> int:
     policy.offer([row])
     return policy.arrange([row], [Draft("draft", len(logprobs), logprobs)]).num_nodes
+
+
+def test_a_drafter_that_is_best_where_it_is_unsure_is_still_taken_best_first() -> None:
+    policy, row = Auto(known_costs(FLAT)), Row("r")
+    policy.offer([row])
+    logprobs = np.log([[0.6, 0.3, 0.05], [0.5, 0.2, 0.1]])
+    draft = Draft("draft", 2, logprobs)
+    policy._known.line("draft", "").calibrator.weights = [0.0, -0.5, 0.0]
+    forest = policy.arrange([row], [draft])
+    assert forest.num_nodes and forest.rank[0] == 2
+    assert (np.diff(forest.score) <= 0.0).all()
+    assert_closed(forest)
 
 
 def test_phases_are_learned_apart() -> None:

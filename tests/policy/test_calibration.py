@@ -48,6 +48,15 @@ def test_never_above_certainty_and_always_finite(logprobs: np.ndarray, weights: 
     assert (logs < 0.0).all()
 
 
+def test_offsets_follow_the_weights_and_the_number_of_depths() -> None:
+    calibrator, claims = Calibrator(), np.full((7, 1), np.log(0.5))
+    for num_depths, weights in [(2, [1.0, 1.0, 2.0]), (7, [1.0, 1.0, 2.0]), (3, [-1.0, 1.0, 0.5])]:
+        calibrator.weights = weights
+        depth = np.minimum(np.arange(num_depths), 4) / 4
+        wanted = sigmoid(weights[0] + weights[2] * depth)
+        assert calibrator.acceptance(claims[:num_depths])[:, 0] == pytest.approx(wanted)
+
+
 def test_certainty_and_impossibility_stay_usable() -> None:
     extremes = Calibrator().acceptance(np.array([[0.0, -np.inf]]))
     assert 0.99 < extremes[0, 0] < 1.0

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wager.errors import InputError
-from wager.tree import ROOT, Forest, build, build_forest, row_trees
+from wager.tree import ROOT, Forest, build, build_forest, one_tree, row_trees
 
 Path = tuple[int, ...]
 
@@ -126,6 +126,19 @@ def test_order_equals_enumeration(heap_max_nodes: int, draft: Draft) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "_HEAP_MAX_NODES", heap_max_nodes)
         assert forest_nodes(draft.build()) == reference(draft)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**32 - 1), st.integers(0, 200), st.sampled_from([0.3, 1.0, 5.0]))
+def test_one_tree_equals_the_levels(seed: int, budget: int, spread: float) -> None:
+    rng = np.random.default_rng(seed)
+    costs = np.round(np.sort(rng.exponential(spread, size=(15, 8)), axis=1), int(rng.integers(1, 8)))
+    costs[rng.random(15) < 0.1, 5:] = np.inf
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "_HEAP_MAX_NODES", 0)
+        wanted = build_forest(-costs[None], budget)
+    for got, part in zip(one_tree(costs, budget), wanted, strict=True):
+        assert got.dtype == part.dtype and np.array_equal(got, part)
 
 
 @settings(deadline=None, max_examples=40)

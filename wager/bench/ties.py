@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -76,6 +76,6 @@ class _Watched:
         self.last: Tensor | None = None
         self.seed = 0
 
-    def choose(self, logits: Tensor, rows: Sequence[ChoiceRow], want_p1: bool = False) -> Choices:
+    def choose(self, logits: Tensor, rows: Sequence[ChoiceRow], *others: Any) -> Choices:
         self.last, self.seed = logits[-1].clone(), rows[-1].seed
-        return self._sampler.choose(logits, rows, want_p1)
+        return self._sampler.choose(logits, rows, *others)

@@ -95,7 +95,9 @@ class Proposal(NamedTuple):
     @property
     def is_broken(self) -> bool:
         """Whether a score is no number: nothing can be ranked by it."""
-        return self.logprobs is not None and bool(np.isnan(self.logprobs).any())
+        if self.logprobs is None or not self.logprobs.size:
+            return False
+        return bool(np.isnan(np.minimum.reduce(self.logprobs, axis=None)))
 
 
 @dataclass(frozen=True, slots=True)

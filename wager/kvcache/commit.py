@@ -53,9 +53,7 @@ def commit_path(
     return len(moves.src)
 
 
-def plan_all(
-    slots: Sequence[NDArray[np.int64]], kept: Sequence[NDArray[np.int64] | Sequence[int]]
-) -> Moves:
+def plan_all(slots: Sequence[NDArray[np.int64]], kept: Sequence[NDArray[np.int64] | Sequence[int]]) -> Moves:
     """The moves of all rows of a pass, arguments as `commit_path`'s."""
     moves = [plan_moves(row, np.asarray(keep, dtype=np.int64)) for row, keep in zip(slots, kept, strict=True)]
     if len(moves) == 1:

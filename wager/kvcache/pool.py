@@ -157,11 +157,8 @@ class KVPool:
 
 def slot_ids(pages: PageIds, page_size: int, start: int, stop: int) -> NDArray[np.int64]:
     """The flat slots of a row's tokens start..stop-1."""
-    if stop > len(pages) * page_size:
-        raise CapacityError(f"{len(pages)} pages of {page_size} do not cover {stop} tokens")
-    first = start // page_size
-    if start < stop <= (first + 1) * page_size:  # within one page, as nearly every step is
-        base = (int(pages[first]) - first) * page_size
+    base = _run_base(pages, page_size, start, stop)
+    if base is not None:
         return np.arange(base + start, base + stop, dtype=np.int64)
     tokens = np.arange(start, stop, dtype=np.int64)
     ids = np.asarray(pages, dtype=np.int64)
@@ -169,12 +166,24 @@ def slot_ids(pages: PageIds, page_size: int, start: int, stop: int) -> NDArray[n
 
 
 def slot_list(pages: PageIds, page_size: int, start: int, stop: int) -> Sequence[int]:
-    """The same as plain numbers, cheaper for a few tokens within one page."""
-    first = start // page_size
-    if first < len(pages) and stop <= (first + 1) * page_size:
-        base = (int(pages[first]) - first) * page_size
+    """The same as plain numbers, cheaper for a few tokens within one run of pages."""
+    base = _run_base(pages, page_size, start, stop)
+    if base is not None:
         return range(base + start, base + stop)
     return slot_ids(pages, page_size, start, stop).tolist()
+
+
+def _run_base(pages: PageIds, page_size: int, start: int, stop: int) -> int | None:
+    """The first slot less the first position, where the pages of these tokens are one run, as most are."""
+    first, last = start // page_size, -(-stop // page_size)
+    if last > len(pages):
+        raise CapacityError(f"{len(pages)} pages of {page_size} do not cover {stop} tokens")
+    used = pages[first:last]
+    if len(used) == 0 or used[-1] - used[0] != len(used) - 1:
+        return None
+    if len(used) > 2 and not _is_run(np.asarray(used, np.int64)):
+        return None
+    return (int(used[0]) - first) * page_size
 
 
 def _is_run(ids: NDArray[np.int64]) -> bool:

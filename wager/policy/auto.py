@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
 from wager.policy.allocation import allocate
+from wager.policy.auto_step import Arranged, Room, Step
 from wager.policy.base import (
     PLAIN,
     UNLIMITED,
@@ -68,45 +68,6 @@ class AutoConfig:
     """Tokens a draft is assumed to be worth before one was seen."""
 
 
-class _Arranged(NamedTuple):
-    """What was decided on drafts, and on what grounds: looked at again after the step, when nobody waits."""
-
-    rows: Sequence[Row]
-    drafts: Sequence[Draft | None]
-    forest: Forest
-    """All that there was room for, best first,"""
-    worth: FloatArray
-    """what each number of its nodes is worth in tokens,"""
-    num_nodes: int
-    """and the number chosen."""
-
-
-class _Room(NamedTuple):
-    """Places for guesses, and the price in tokens of each number of them, from one on."""
-
-    places: int
-    prices: FloatArray
-
-
-@dataclass(slots=True)
-class _Step:
-    """The step under way, between offer and learn."""
-
-    rate: float = 0.0
-    base_tokens: int = 0
-    base_ms: float = 0.0
-    """The pass without any guess,"""
-    num_emitting: float = 1.0
-    """which gives so many tokens."""
-    costs: FloatArray | None = None
-    room: _Room | None = None
-    probing: set[str] = field(default_factory=set)
-    """Drafters that run in this step only to see whether they are worth it again."""
-    depths: dict[str, int] = field(default_factory=dict)
-    """How deep each drafter was asked to go; 0: whole."""
-    arranged: _Arranged | None = None
-
-
 def _argmax_nodes(values: FloatArray) -> int:
     """The number of nodes worth most; 0 where none is worth anything."""
     best = int(values.argmax()) if len(values) else -1
@@ -123,7 +84,7 @@ class Auto:
         self.experience = experience
         self.config = config or AutoConfig()
         self._known = Known(self.config.first_gain, self.config.longest_probe)
-        self._step = _Step()
+        self._step = Step()
 
     @property
     def prediction(self) -> Prediction:
@@ -164,7 +125,7 @@ class Auto:
             step.room = self._room(rows)  # now, while the draft may be under way
         return offers
 
-    def _begin(self, rows: Sequence[Row]) -> _Step:
+    def _begin(self, rows: Sequence[Row]) -> Step:
         context_len = tokens = num_emitting = 0
         for row in rows:
             context_len = max(context_len, row.context_len)
@@ -175,7 +136,7 @@ class Auto:
         base_ms = plain_ms = float(costs[tokens])
         if num_emitting != tokens:
             plain_ms = float(costs[min(num_emitting, MAX_TOKENS)])
-        self._step = _Step(self._known.pace(rows) / plain_ms, tokens, base_ms, float(num_emitting), costs)
+        self._step = Step(self._known.pace(rows) / plain_ms, tokens, base_ms, float(num_emitting), costs)
         return self._step
 
     def _best_drafter(self, row: Row) -> str | None:
@@ -191,7 +152,7 @@ class Auto:
 
         return max(row.drafters, key=net)
 
-    def _worth_drafting(self, drafter: str, rows: list[Row], step: _Step) -> int | None:
+    def _worth_drafting(self, drafter: str, rows: list[Row], step: Step) -> int | None:
         """How deep to draft for these rows (0: in full); None where no draft is worth its time."""
         costs, context_len = self.experience.costs, longest_context(rows)
         gains = [max(0.0, self._known.gain(row, drafter).value) for row in rows]
@@ -232,7 +193,7 @@ class Auto:
         num_nodes = _argmax_nodes(values)
         if num_nodes and values[num_nodes - 1] < _CHEAP and self._plain_is_stale(rows):
             num_nodes = 0
-        step.arranged = _Arranged(rows, drafts, forest, worth, num_nodes)
+        step.arranged = Arranged(rows, drafts, forest, worth, num_nodes)
         floor = 0
         if len(rows) > 1 and num_nodes >= sum(draft is not None for draft in drafts):
             floor = self.config.row_floor
@@ -271,11 +232,11 @@ class Auto:
             return as_chain(self._known.survival(row).among(others, key))
         return self._known.line(draft.drafter, row.phase).calibrator.log_acceptance(draft.logprobs)
 
-    def _room(self, rows: Sequence[Row]) -> _Room:
+    def _room(self, rows: Sequence[Row]) -> Room:
         step, costs, base = self._step, self._step.costs, self._step.base_tokens
         assert costs is not None
         places = self._num_places(rows)
-        return _Room(places, step.rate * (costs[base + 1 : base + 1 + places] - costs[base]))
+        return Room(places, step.rate * (costs[base + 1 : base + 1 + places] - costs[base]))
 
     def _num_places(self, rows: Sequence[Row]) -> int:
         """Places that may be used: by configuration, by what has been measured, by what may be lost."""
@@ -304,12 +265,12 @@ class Auto:
         staked = min(bearable, plain_ms + _STAKE * (bearable - plain_ms))
         return staked + _STAKE_STEPS * plain_ms
 
-    def _drafts_ms(self, arranged: _Arranged) -> float:
+    def _drafts_ms(self, arranged: Arranged) -> float:
         names = Counter(draft.drafter for draft in arranged.drafts if draft is not None)
         offers = {Offer(name, self._step.depths.get(name, 0)): num for name, num in names.items()}
         return self.experience.costs.drafts_ms(offers, longest_context(arranged.rows))
 
-    def _learn_reach(self, arranged: _Arranged, costs: FloatArray) -> None:
+    def _learn_reach(self, arranged: Arranged, costs: FloatArray) -> None:
         """Whole drafts show what shorter ones would have been worth; in a batch, to all rows together."""
         step, (rows, drafts, forest, *_) = self._step, arranged
         taught = [
@@ -344,7 +305,7 @@ class Auto:
             self._learn_reach(arranged, costs)
         self._learn_rate(outcome, costs)
         if arranged is not None:
-            self._learn_gains(outcome, self._expected(arranged, costs), costs)
+            self._learn_gains(outcome, step.expected(arranged, costs), costs)
             self._learn_survival(outcome, arranged)
         for item in outcome.evidence:
             line = self._known.line(item.drafter, item.phase)
@@ -355,28 +316,13 @@ class Auto:
                 line.probe.result(won=True)  # far better than thought: look again at once
         step.costs = None
 
-    def _expected(self, arranged: _Arranged, costs: FloatArray) -> dict[int, float]:
-        """Each drafted row's expected gain: its nodes' worth, less its share of what they cost."""
-        step, base = self._step, self._step.base_tokens
-        _, drafts, forest, worth, num_nodes = arranged
-        price = 0.0
-        if num_nodes:
-            price = step.rate * float(costs[base + num_nodes] - costs[base]) / num_nodes
-        if len(drafts) == 1 and drafts[0] is not None:
-            return {0: float(worth[num_nodes - 1]) - price * num_nodes if num_nodes else 0.0}
-        probs, places = forest.path_probs[:num_nodes], forest.row[:num_nodes]
-        expected = {}
-        for i, draft in enumerate(drafts):
-            if draft is not None:
-                own = places == i
-                expected[i] = float(probs[own].sum()) - price * int(own.sum())
-        return expected
-
-    def _learn_survival(self, outcome: StepOutcome, arranged: _Arranged) -> None:
+    def _learn_survival(self, outcome: StepOutcome, arranged: Arranged) -> None:
         """How far guesses without probabilities stood."""
-        for draft, share in zip(arranged.drafts, outcome.rows, strict=True):
-            is_blind = draft is not None and draft.logprobs is None
-            if is_blind and share.num_nodes and share.offer.drafter is not None:
+        for i, draft in enumerate(arranged.drafts):
+            if draft is None or draft.logprobs is not None:
+                continue
+            share = outcome.rows[i]
+            if share.num_nodes and share.offer.drafter is not None:
                 key = (share.offer.drafter, share.row.phase)
                 self._known.survival(share.row).observe(share.accepted, share.num_nodes, key)
 

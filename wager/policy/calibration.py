@@ -19,11 +19,10 @@ import numpy.typing as npt
 from wager.policy.base import Evidence, FloatArray
 from wager.policy.shift import ShiftTest
 
-_LOWEST, _HIGHEST = math.log(1e-6), math.log(1.0 - 1e-3)
+_LOWEST, _HIGHEST, _ZERO = np.log(1e-6), np.log(1.0 - 1e-3), np.zeros(())
 _EDGE = 12.0  # logits beyond this are certainty for every practical purpose
 _MAX_DEPTH = 4096
 _LEAST_SCATTER = 0.1  # a certain prediction that fails is one surprise, not infinitely many
-_ZERO = np.zeros(())
 _DEPTH_TERM = np.minimum(np.arange(_MAX_DEPTH), 4.0)[:, None] / 4.0
 
 

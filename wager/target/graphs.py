@@ -8,7 +8,6 @@ idle moments, never in mid-traffic. The face is `TargetRunner`'s: the engine doe
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from wager.nn.kernels.narrow_layers import linear_of
 from wager.nn.kernels.numbers import Numbers
 from wager.nn.kernels.passes import Frame, KernelStack, PassViews, matrix
 from wager.nn.kernels.qkv import Places, rotation_table
-from wager.nn.kernels.tables import AttentionTables, PassTables, TableLimits, TableRow
+from wager.nn.kernels.tables import AttentionTables, PassTables, TableLimits, TableRow, lay_masks
 from wager.nn.kernels.ways import Role
 from wager.nn.models.decoder import Decoder
 from wager.target.inputs import PassInputs, RunRow, judged_places, row_starts
@@ -119,8 +118,9 @@ class GraphRunner(TargetRunner):
         if num_tokens > self.buckets[-1]:
             return None
         tokens = self.buckets[bisect_left(self.buckets, num_tokens)]
-        rows = next((count for count in ROW_BUCKETS if count >= num_rows), self.limits.max_rows)
-        return Size(tokens, min(rows, self.limits.max_rows), num_rows == 1 and longest >= LONG_KEYS)
+        most, at = self.limits.max_rows, bisect_left(ROW_BUCKETS, num_rows)
+        rows = min(ROW_BUCKETS[at], most) if at < len(ROW_BUCKETS) else most
+        return Size(tokens, rows, num_rows == 1 and longest >= LONG_KEYS)
 
     def _all_sizes(self) -> list[Size]:
         """The buckets, and what is beyond them."""
@@ -219,8 +219,8 @@ class GraphRunner(TargetRunner):
 
     def _room_for_features(self) -> None:
         """The drafter that asks for features is known only after the runner: make room when it has asked."""
-        wanted = len(self.feature_layers) * self.hidden_size
-        if self._features.numel() == 0 and wanted:
+        if self.features_at is None and self.feature_layers:
+            wanted = len(self.feature_layers) * self.hidden_size
             self._features = self.features_at = self._logits.new_empty((self.buckets[-1], wanted))
 
     def _pass(self, size: Size) -> Callable[[], None]:
@@ -293,7 +293,7 @@ class GraphRunner(TargetRunner):
         nodes = start + len(pending)
         host.slots[start:stop] = slot_ids(pages, self._page_size, context_len, context_len + stop - start)
         host.token_ids[start:nodes] = pending
-        host.positions[start:nodes] = np.arange(context_len, context_len + len(pending))
+        host.positions[start:nodes] = range(context_len, context_len + len(pending))
         if nodes == stop:
             return stop - start
         host.token_ids[nodes:stop] = tree.token_ids
@@ -303,12 +303,3 @@ class GraphRunner(TargetRunner):
         host.masks[start:nodes] = 0
         lay_masks(ancestor_words(tree), host.masks[nodes:stop])
         return len(pending)
-
-
-def lay_masks(masks: Sequence[int], lines: npt.NDArray[np.int64]) -> None:
-    """Masks as numbers -> lines [masks, MASK_WORDS], the lowest bits first."""
-    if len(masks) <= 64:
-        lines[:, 0], lines[:, 1:] = array("Q", masks), 0
-        return
-    raw = b"".join([mask.to_bytes(8 * MASK_WORDS, "little") for mask in masks])
-    lines[:] = np.frombuffer(raw, "<i8").reshape(len(masks), MASK_WORDS)

@@ -109,41 +109,41 @@ def one_tree(costs: FloatArray, budget: int) -> Forest:
     firsts = [step[0] for step in steps]
     for step in steps:
         step.append(infinity)
-    # Entry: cost, depth, path (its ranks as digits: orders equal depths), rank, parent, parent's cost. Nodes
-    # are numbered from 1, the root is 0; what is not there costs infinity.
-    heap = [(firsts[1], 1, 0, 0, 0, 0.0)]
-    push, replace = heapq.heappush, heapq.heapreplace
+    # Entry: cost, depth, path (its ranks as digits: orders equal depths), rank, parent, parent's cost; what
+    # is not there costs infinity.
+    entry = (firsts[1], 1, 0, 0, ROOT, 0.0)
+    heap: list[tuple[float, int, int, int, int, float]] = []
+    push, exchange = heapq.heappush, heapq.heappushpop
     nodes: list[tuple[float, int, int, int, int, float]] = []
-    for node in range(1, budget + 1):
-        entry = cost, depth, path, rank, parent, parent_cost = heap[0]
+    for node in range(budget):
+        cost, depth, path, rank, parent, parent_cost = entry
         if cost == infinity:
             break
         nodes.append(entry)
         rank += 1
-        replace(heap, (parent_cost + steps[depth][rank], depth, path + 1, rank, parent, parent_cost))
+        push(heap, (parent_cost + steps[depth][rank], depth, path + 1, rank, parent, parent_cost))
         depth += 1
-        push(heap, (cost + firsts[depth], depth, path * num_ranks, 0, node, cost))
+        # Where a draft is sure of itself, the best of all is mostly the child, and the heap is not touched.
+        entry = exchange(heap, (cost + firsts[depth], depth, path * num_ranks, 0, node, cost))
     if not nodes:
         return _empty()
     scores, depths, _, ranks, parents, _ = zip(*nodes, strict=True)
     whole = np.array((depths, ranks, parents), np.int32)
-    whole[2] -= 1
     return Forest(np.zeros(len(nodes), np.int32), whole[0], whole[1], whole[2], -np.array(scores))
 
 
 def row_trees(forest: Forest, num_nodes: int, token_ids: npt.NDArray[np.integer]) -> list[Tree]:
     """The trees of the first `num_nodes` of the order, one per row of `token_ids` [rows, depths, ranks]."""
-    row, depth, rank = forest.row[:num_nodes], forest.depth[:num_nodes], forest.rank[:num_nodes]
-    num_rows, _, num_ranks = token_ids.shape
+    depth, rank, parent = forest.depth[:num_nodes], forest.rank[:num_nodes], forest.parent[:num_nodes]
+    num_rows = token_ids.shape[0]
     if num_rows == 1:
-        tokens = token_ids.reshape(-1).take((depth - 1) * num_ranks + rank).astype(np.int64, copy=False)
-        return [Tree(tokens, forest.parent[:num_nodes], depth)]
+        return [Tree(token_ids[0][depth - 1, rank].astype(np.int64, copy=False), parent, depth)]
+    row = forest.row[:num_nodes]
     tokens = token_ids[row, depth - 1, rank].astype(np.int64)
     by_row = np.argsort(row, kind="stable")
     starts = np.searchsorted(row[by_row], np.arange(num_rows + 1))
     place = np.empty(row.shape[0], np.int32)
     place[by_row] = np.arange(row.shape[0]) - starts[row[by_row]]
-    parent = forest.parent[:num_nodes]
     parents = np.where(parent == ROOT, ROOT, place[parent]).astype(np.int32)[by_row]
     tokens, depths, ends = tokens[by_row], depth[by_row], starts.tolist()
     return [Tree(tokens[a:b], parents[a:b], depths[a:b]) for a, b in pairwise(ends)]

@@ -13,10 +13,13 @@ from wager.nn.kernels.tables import (
     TableRow,
     Tiling,
     choose_tiling,
+    lay_masks,
     mask_words,
     num_splits,
 )
 from wager.nn.layers.attention import HeadShape
+from wager.tree import Tree, ancestor_mask
+from wager.tree.visibility import ancestor_words
 
 ROW = st.tuples(st.integers(1, 40), st.integers(0, 3000))
 
@@ -80,6 +83,16 @@ def test_masks_come_back(num_nodes: int, num_causal: int, data: st.DataObject) -
     for node in range(num_nodes):
         bits = packed[:, node // 64] >> (node % 64) & 1
         assert np.array_equal(bits.astype(bool), mask[:, num_causal + node])
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 128), st.integers(0, 1000))
+def test_masks_as_numbers_are_those_of_the_tree(num_nodes: int, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    tree = Tree.of(np.zeros(num_nodes), [int(random.integers(-1, node)) for node in range(num_nodes)])
+    lines = np.full((num_nodes, 2), -1, np.int64)
+    lay_masks(ancestor_words(tree), lines)
+    assert np.array_equal(lines, mask_words(ancestor_mask(tree)[1:, 1:], 0, 2))
 
 
 def test_more_nodes_than_bits_are_refused() -> None:

@@ -8,6 +8,7 @@ hold up a batch. Everything unused is marked as padding: item -1, slot -1.
 Filled by whoever packs a pass; read by `qkv.py` and `attention.py`. Knows no requests.
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -305,3 +306,12 @@ def mask_words(mask: npt.NDArray[np.bool_], num_causal: int, num_words: int = 1)
     bits = np.zeros((len(mask), 64 * num_words), np.bool_)
     bits[:, : own.shape[1]] = own
     return np.packbits(bits, axis=1, bitorder="little").view("<i8").astype(np.int64)
+
+
+def lay_masks(masks: Sequence[int], lines: Int64Array) -> None:
+    """Masks of as many tokens, as numbers, to lines [masks, words], the lowest bits first."""
+    if len(masks) <= 64:
+        lines[:, 0], lines[:, 1:] = array("Q", masks), 0
+        return
+    raw = b"".join([mask.to_bytes(8 * lines.shape[1], "little") for mask in masks])
+    lines[:] = np.frombuffer(raw, "<i8").reshape(lines.shape)

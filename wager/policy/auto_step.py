@@ -1,0 +1,69 @@
+"""The step that `auto` has under way, between offer and learn: what it goes by, and what it decided.
+
+Whatever can wait is kept here and worked out after the step: between a draft and its verification a device
+stands idle. It decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from wager.policy.base import Draft, FloatArray, Row
+from wager.tree import Forest
+
+
+class Arranged(NamedTuple):
+    """What was decided on drafts, and on what grounds: looked at again after the step, when nobody waits."""
+
+    rows: Sequence[Row]
+    drafts: Sequence[Draft | None]
+    forest: Forest
+    """All that there was room for, best first,"""
+    worth: FloatArray
+    """what each number of its nodes is worth in tokens,"""
+    num_nodes: int
+    """and the number chosen."""
+
+
+class Room(NamedTuple):
+    """Places for guesses, and the price in tokens of each number of them, from one on."""
+
+    places: int
+    prices: FloatArray
+
+
+@dataclass(slots=True)
+class Step:
+    """The step under way, between offer and learn."""
+
+    rate: float = 0.0
+    base_tokens: int = 0
+    base_ms: float = 0.0
+    """The pass without any guess,"""
+    num_emitting: float = 1.0
+    """which gives so many tokens."""
+    costs: FloatArray | None = None
+    room: Room | None = None
+    probing: set[str] = field(default_factory=set)
+    """Drafters that run in this step only to see whether they are worth it again."""
+    depths: dict[str, int] = field(default_factory=dict)
+    """How deep each drafter was asked to go; 0: whole."""
+    arranged: Arranged | None = None
+
+    def expected(self, arranged: Arranged, costs: FloatArray) -> dict[int, float]:
+        """Each drafted row's expected gain: its nodes' worth, less its share of what they cost."""
+        _, drafts, forest, worth, num_nodes = arranged
+        price, base = 0.0, self.base_tokens
+        if num_nodes:
+            price = self.rate * float(costs[base + num_nodes] - costs[base]) / num_nodes
+        if len(drafts) == 1 and drafts[0] is not None:
+            return {0: float(worth[num_nodes - 1]) - price * num_nodes if num_nodes else 0.0}
+        probs, places = forest.path_probs[:num_nodes], forest.row[:num_nodes]
+        expected = {}
+        for i, draft in enumerate(drafts):
+            if draft is not None:
+                own = places == i
+                expected[i] = float(probs[own].sum()) - price * int(own.sum())
+        return expected
