@@ -165,7 +165,8 @@ class BlockDrafter:
             if item.features is None:
                 continue
             context = self._context(item.request_id)
-            context.add(item.start, item.features)
+            # On a device a pass's features come as one copy for all its rows.
+            context.add(item.start, item.features, as_is=self.device is not None)
             if context.num_waiting > self.options.max_waiting:
                 full.append(Portion(context, item.pages, context.num_known))
         if full:

@@ -38,7 +38,7 @@ from wager.nn.models.dflash import DFlash, kernel_context, key_norms
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64)
 MAX_ROWS = ROW_BUCKETS[-1]
 """Rows of one pass; more are drafted in several."""
-INGEST_BUCKETS = (1, 2, 4, 8, 16, 32, 64)
+INGEST_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 MAX_NODES = 128
 """Of a tree whose verdict a draft can follow on the device."""
 

@@ -23,15 +23,18 @@ class FeatureContext:
     def num_known(self) -> int:
         return self.watermark + self.num_waiting
 
-    def add(self, start: int, features: Tensor) -> None:
+    def add(self, start: int, features: Tensor, *, as_is: bool = False) -> None:
         """Features [tokens, size] of the tokens from `start` on; those known already are left out.
+
+        `as_is`: kept without a copy, though they may be a part of a larger tensor.
 
         Behind a gap nothing is stored: a context with a hole is of no use, and stays short until the request
         is adopted anew.
         """
         known = self.num_known - start
         if 0 <= known < len(features):
-            self._chunks.append(_owned(features[known:] if known else features))
+            own = features[known:] if known else features
+            self._chunks.append(own if as_is else _owned(own))
             self.num_waiting += len(features) - known
 
     def before(self, stop: int) -> list[Tensor]:

@@ -27,7 +27,9 @@ def make_runner(decoder: Decoder, num_pages: int, config: EngineConfig, max_cont
     from wager.target.graphs import GraphLimits, GraphRunner
 
     scheduler = config.scheduler
-    limits = GraphLimits(scheduler.max_rows, scheduler.max_step_tokens, max_context)
+    # Nodes come on top of the tokens that are scheduled, and every running row has at least one of those.
+    most = scheduler.max_step_tokens + scheduler.max_rows * (1 + GraphRunner.max_nodes)
+    limits = GraphLimits(scheduler.max_rows, most, max_context)
     return GraphRunner(decoder, num_pages, page_size, limits, capture=config.model.kernels == "auto")
 
 

@@ -92,6 +92,8 @@ class Engine:
         self._events: list[Event] = []
         self._ended: list[tuple[Sequence, Event]] = []
         self._arrivals = 0
+        self.learn_ms = 0.0
+        """What learning took in the latest step: it is told to the next, which waited for it."""
 
     # -- from outside
 
@@ -270,11 +272,11 @@ class Engine:
         """Tell the drafters what now stands in the target's cache."""
         if not self.drafters:
             return
+        if len(rows) == 1 and rows[0].followed:
+            return
         tokens = []
-        for i, row in enumerate(rows):
-            if row.followed:
-                continue
-            sequence, features = row.sequence, result.row_features(i, kept[i])
+        for row, features in zip(rows, self.runner.kept_features(result, kept), strict=True):
+            sequence = row.sequence
             tokens.append(KeptTokens(sequence.request_id, sequence.num_cached, features, sequence.pages))
         for drafter in self.drafters.values():
             try:

@@ -177,8 +177,14 @@ def stacked_tokens(proposals: Many[Proposal | None]) -> npt.NDArray[np.int64]:
     return tokens
 
 
-def outcome_of(rows: Many[StepRow], stage_ms: dict[str, float], evidence: list[Evidence]) -> StepOutcome:
-    """The step in the policy's words. Work around the passes is charged to the bet that caused it."""
+def outcome_of(
+    rows: Many[StepRow], stage_ms: dict[str, float], evidence: list[Evidence], learn_ms: float = 0.0
+) -> StepOutcome:
+    """The step in the policy's words: its whole time, since all of it keeps the next one waiting.
+
+    Deciding and learning (`learn_ms`, the step before's) are charged to the bet that caused them, the rest
+    to the pass.
+    """
     shares, num_tokens, drafted = [], 0, False
     for row in rows:
         verdict, offer, num_nodes = row.verdict, row.offer, row.tree.num_nodes
@@ -187,9 +193,11 @@ def outcome_of(rows: Many[StepRow], stage_ms: dict[str, float], evidence: list[E
         shares.append(RowOutcome(row.view, offer, num_nodes, accepted, row.emitted, at_leaf))
         num_tokens += row.num_tokens + num_nodes
         drafted = drafted or offer.drafter is not None
-    verify_ms = stage_ms["verify"] + stage_ms["accept"] + stage_ms["commit"]
-    draft_ms = stage_ms["draft"] + stage_ms["arrange"] if drafted else 0.0
-    return StepOutcome(shares, num_tokens, verify_ms, draft_ms, evidence)
+    deciding_ms = stage_ms["bet"] + stage_ms["draft"] + stage_ms["arrange"] + learn_ms
+    verify_ms = sum([stage_ms[stage] for stage in ("plan", "verify", "accept", "commit", "emit")])
+    if not drafted:
+        return StepOutcome(shares, num_tokens, verify_ms + deciding_ms, 0.0, evidence)
+    return StepOutcome(shares, num_tokens, verify_ms, deciding_ms, evidence)
 
 
 def report_of(outcome: StepOutcome, stage_ms: dict[str, float]) -> StepReport:

@@ -50,9 +50,10 @@ def run_step(engine: Engine) -> StepReport | None:
     clock.mark("commit")
     evidence = emit(engine, rows, verdicts, choices)
     clock.mark("emit")
-    outcome = outcome_of(rows, clock.ms, evidence)
+    outcome = outcome_of(rows, clock.ms, evidence, engine.learn_ms)
     learn(engine, outcome)
     clock.mark("learn")
+    engine.learn_ms = clock.ms["learn"]
     return report_of(outcome, clock.ms)
 
 

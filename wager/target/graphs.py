@@ -256,6 +256,18 @@ class GraphRunner(TargetRunner):
     def _on_device(self, numbers: Sequence[int]) -> Tensor:
         return torch.tensor(numbers, device=self.device)
 
+    def kept_features(self, result: RunResult, kept: Sequence[Sequence[int]]) -> list[Tensor | None]:
+        """One copy for all rows: the next pass overwrites where they lie."""
+        features, starts = result.features, result.inputs.starts
+        if features is None:
+            return [None] * len(kept)
+        with self._inference:
+            if len(kept) == 1 and kept[0][-1] == len(kept[0]) - 1:
+                return [features[: len(kept[0])].clone()]
+            indices = [start + index for start, own in zip(starts, kept, strict=False) for index in own]
+            whole = features.index_select(0, self._on_device(indices))
+            return list(whole.split([len(own) for own in kept]))
+
     def _move(self, slots: Sequence[npt.NDArray[np.int64]], kept: Sequence[Sequence[int]]) -> int:
         """Without waiting: a draft may be under way on the device."""
         src, dst = plan_all(slots, kept)

@@ -93,6 +93,10 @@ class TargetRunner:
     def when_idle(self) -> None:
         """Called while nothing runs: for what must not hold up a request."""
 
+    def kept_features(self, result: RunResult, kept: Sequence[Sequence[int]]) -> list[Tensor | None]:
+        """Features of every row's kept pass tokens."""
+        return [result.row_features(row, indices) for row, indices in enumerate(kept)]
+
     def commit(self, result: RunResult, kept: Sequence[Sequence[int]]) -> int:
         """Make the cache equal to the verdict: `kept[r]` are row r's pass tokens that stand, ascending.
 
