@@ -195,7 +195,7 @@ class ModelConfig:
         "How weights lie in memory; auto: timed at load. A layout asks for passes by plain torch.",
     )
     native: str = _field(
-        "auto",
+        "off",
         _one_of("auto", "off"),
         "Passes by compiled code, on a CPU in float32; auto: once it has been built in the background.",
     )
