@@ -10,7 +10,7 @@ from wager.nn.native.library import Library, Shelf
 from wager.policy import CostModel
 from wager.records import SamplingParams
 
-SETTINGS: dict[str, Any] = {"dtype": "float32", "layout": "auto", "threads": 2}
+SETTINGS: dict[str, Any] = {"dtype": "float32", "layout": "auto", "threads": 2, "native": "auto"}
 
 
 @pytest.fixture(scope="module")
