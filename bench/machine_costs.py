@@ -59,12 +59,14 @@ class Sweep(Plain):
     """Every bet in turn, whatever it is worth; with a thinker, as its trees and after its deliberations."""
 
     name = "sweep"
-    never_drafts = False
 
     def __init__(self, experience: Experience, thinker: Policy | None = None) -> None:
         super().__init__(experience)
         self._thinker = thinker
         self._steps = 0
+
+    def rests(self, num_rows: int) -> bool:
+        return False
 
     @property
     def thinks(self) -> bool:

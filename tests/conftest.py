@@ -1,5 +1,6 @@
 """What every test starts from: loggers as a program finds them, passes by plain torch, unmeasured costs."""
 
+import importlib.util
 import logging
 from collections.abc import Iterator
 
@@ -7,6 +8,9 @@ import pytest
 
 from wager.engine import cost_file
 from wager.nn.native import build
+
+if importlib.util.find_spec("uvicorn") is None:
+    collect_ignore = ["server", "cli/test_serve.py"]  # a machine for kernels need not be able to serve
 
 
 @pytest.fixture(autouse=True)

@@ -135,3 +135,18 @@ def test_small_things() -> None:
     assert [leading_hits(ranks) for ranks in ([], [0, 0], [0, 1, 0], [-1])] == [0, 2, 1, 0]
     assert longest_context([Row(1, context_len=3), Row(2, context_len=9)]) == 9
     assert longest_context([]) == 0
+
+
+def test_a_prompt_of_any_size_is_no_loss_of_those_who_draft_beside_it() -> None:
+    """Times of passes that large are not kept: a draft beside one costs its own time and nothing else."""
+    experience = known_costs({1: 5.0, 64: 6.0})
+    reading = Row("new", num_pending=2000, emits=False)
+    outcome = step(share(row=Row("r"), drafter="draft"), share(row=reading), verify_ms=90.0, draft_ms=0.5)
+    experience.learn(outcome._replace(rows=[outcome.rows[0], outcome.rows[1]._replace(emitted=0)]))
+    assert experience.ledger.total.balance_ms == pytest.approx(-0.5)
+
+
+def test_a_pass_without_guesses_is_plain_decoding_s_own() -> None:
+    experience = known_costs({1: 5.0, 64: 6.0})
+    experience.learn(step(share(drafter="draft"), verify_ms=7.0, draft_ms=0.5))
+    assert experience.ledger.total.balance_ms == pytest.approx(-0.5)

@@ -5,7 +5,7 @@ import pytest
 
 from wager.policy import Controller, Offer
 from wager.policy.cost import CostModel
-from wager.policy.reach import Reach, best_depth, options
+from wager.policy.reach import Reach, best_draft, options
 from wager.trace import Trace, replay, step_costs
 
 
@@ -42,18 +42,29 @@ def test_worth_nothing_is_no_reason_for_a_short_draft() -> None:
     ("prices", "depth"),
     [((1.0, 1.0, 1.0), 0), ((1.0, 0.7, 0.6), 8), ((1.0, 0.9, 0.2), 4), ((9.0, 8.8, 8.6), 8)],
 )
-def test_the_best_depth(prices: tuple[float, float, float], depth: int) -> None:
+def test_the_best_draft(prices: tuple[float, float, float], depth: int) -> None:
     by_depth = dict(zip((0, 8, 4), prices, strict=True))
     reaches, gains = [taught(2.0, 1.8, 1.0), taught(2.0, 2.0, 2.0)], [1.0, 0.5]
-    best = best_depth(reaches, gains, by_depth.__getitem__)
+    best = best_draft(reaches, gains, lambda depth, _: by_depth[depth])
     worth = {0: 1.5, 8: 1.4, 4: 1.0}
     assert best.depth == depth and best.net == pytest.approx(worth[depth] - by_depth[depth])
+
+
+@pytest.mark.parametrize(
+    ("per_row", "num_rows"), [(0.1, 5), (0.35, 4), (0.7, 2), (0.9, 1)], ids=["all", "most", "two", "one"]
+)
+def test_the_best_rows_alone(per_row: float, num_rows: int) -> None:
+    """Rows come best first; where a draft's time grows with its rows, the last ones are not worth theirs."""
+    gains = [2.0, 0.8, 0.5, 0.4, 0.2]
+    best = best_draft([taught(1.0, 1.0, 1.0) for _ in gains], gains, lambda _, rows: 0.1 + per_row * rows)
+    assert best.num_rows == num_rows
+    assert best.net == pytest.approx(sum(gains[:num_rows]) - 0.1 - per_row * num_rows)
 
 
 def test_whole_drafts_come_back() -> None:
     reach, depths = taught(1.0, 1.0, 1.0), []
     for _ in range(20):
-        depths.append(best_depth([reach], [1.0], lambda depth: 0.1 * (depth or 15)).depth)
+        depths.append(best_draft([reach], [1.0], lambda depth, _: 0.1 * (depth or 15)).depth)
         reach.drafted(depths[-1], to_its_end=False)
     assert depths == ([4] * 8 + [0]) * 2 + [4] * 2
     reach.drafted(4, to_its_end=True)
@@ -65,8 +76,10 @@ def test_a_look_is_paid_by_what_short_drafts_are_worth() -> None:
     """A whole draft alone would not pay here: that is no reason to stop drafting when a look is due."""
     reach, prices = taught(1.0, 1.0, 1.0), {0: 1.5, 8: 0.9, 4: 0.4}
     reach.drafted(4, to_its_end=True)
-    assert best_depth([reach], [1.0], prices.__getitem__) == (0, pytest.approx(0.6))
-    assert best_depth([reach], [0.3], prices.__getitem__).net < 0.0, "nothing pays: no look either"
+    assert best_draft([reach], [1.0], lambda depth, _: prices[depth]) == (0, 1, pytest.approx(0.6))
+    assert best_draft([reach], [0.3], lambda depth, _: prices[depth]).net < 0.0, (
+        "nothing pays: no look either"
+    )
 
 
 def test_probes_find_out_what_short_drafts_cost() -> None:

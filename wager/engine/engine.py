@@ -197,12 +197,17 @@ class Engine:
     def wants_p1(self) -> bool:
         return needs_target_p1(self.controller.policy.name)
 
-    def observe_row(self, planned: Planned, num_rows: int) -> StepRow:
-        """A row as the policy may see it."""
+    def observe(self, planned: Many[Planned]) -> list[StepRow]:
+        """The rows as the policy may see them."""
+        resting = self.controller.policy.rests(len(planned))
+        return [self._observe_row(row, len(planned), resting) for row in planned]
+
+    def _observe_row(self, planned: Planned, num_rows: int, resting: bool) -> StepRow:
         sequence, num_tokens = planned
         whole = planned.is_whole
         max_depth = sequence.max_depth if whole else 0
-        able = self._able(planned) if max_depth > 0 else ()
+        asks = not resting if sequence.nodes is None else sequence.nodes > 0
+        able = self._able(planned) if asks and max_depth > 0 else ()
         view = Row(
             sequence.request_id,
             sequence.num_cached,
@@ -220,9 +225,7 @@ class Engine:
     def _able(self, planned: Planned) -> tuple[str, ...]:
         """Drafters that can propose for this row now."""
         sequence = planned.sequence
-        if sequence.drafting_failed or not self.drafters or sequence.nodes == 0:
-            return ()
-        if sequence.nodes is None and self.controller.policy.never_drafts:
+        if sequence.drafting_failed or not self.drafters:
             return ()
         asked = draft_row(sequence, planned.num_tokens)
         try:

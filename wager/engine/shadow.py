@@ -167,12 +167,14 @@ class _Shadow(Plain):
 
     # The gate in the name tells the engine to measure the target's confidence, which a trace holds.
     name = "entropy+ar"
-    never_drafts = False
 
     def __init__(self, experience: Experience, notes: _Notes, drafter: str) -> None:
         super().__init__(experience)
         self._notes = notes
         self._offer = Offer(drafter)
+
+    def rests(self, num_rows: int) -> bool:
+        return False
 
     def offer(self, rows: Many[Row]) -> list[Offer]:
         self._notes.look(rows)

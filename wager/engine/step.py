@@ -59,8 +59,7 @@ def run_step(engine: Engine) -> StepReport | None:
 
 def plan(engine: Engine) -> list[StepRow]:
     """Ask the scheduler who runs; look at each row as the policy will."""
-    planned = engine.scheduler.plan()
-    return [engine.observe_row(row, len(planned)) for row in planned]
+    return engine.observe(engine.scheduler.plan())
 
 
 def bet(engine: Engine, rows: list[StepRow]) -> list[Offer]:

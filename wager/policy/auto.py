@@ -37,7 +37,8 @@ from wager.policy.cost import MAX_TOKENS
 from wager.policy.experience import Experience, longest_context
 from wager.policy.known import Known
 from wager.policy.ledger import Account
-from wager.policy.reach import best_depth, options
+from wager.policy.reach import best_draft, options
+from wager.policy.rest import Rest
 from wager.policy.survival import as_chain
 from wager.tree import Forest, build_forest, one_tree
 
@@ -47,7 +48,8 @@ _START_STEPS = 2.0  # plain steps that a request may be behind before it has had
 _BACKED_STEPS = 2.0  # and at most so many more
 _BACKING = 0.05  # out of this share of what all requests together have saved
 _REFRESH = 64  # steps after which the plain pass is timed again,
-_CHEAP = 0.3  # at a step whose best bet is worth no more than this many tokens
+_CHEAP = 0.3  # at a step whose best bet is worth no more than this many tokens a row
+_LOOKED_AT = 4  # rows for which a draft is made only to see whether it is worth it again
 _WAKE = 2.5  # standard deviations of good surprise that end the waiting between probes
 _SIZE_STEP = 2  # a pass may be at most this many times the largest one measured
 
@@ -78,13 +80,13 @@ class Auto:
     """The default policy."""
 
     name = "auto"
-    never_drafts = False
 
     def __init__(self, experience: Experience, config: AutoConfig | None = None) -> None:
         self.experience = experience
         self.config = config or AutoConfig()
         self._known = Known(self.config.first_gain, self.config.longest_probe)
         self._step = Step()
+        self._rest = Rest()
 
     @property
     def prediction(self) -> Prediction:
@@ -100,15 +102,33 @@ class Auto:
 
     # -- before drafting
 
+    def rests(self, num_rows: int) -> bool:
+        return self._rest.holds(num_rows)
+
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
-        step, offers = self._begin(rows), [PLAIN] * len(rows)
+        step, plain = self._begin(rows), [PLAIN] * len(rows)
+        if self.rests(len(rows)):
+            return plain
+        self._known.skip(self._rest.end())
         costs = self.experience.costs
         if not costs.measured or costs.shape(len(rows), longest_context(rows)).is_doubtful(step.base_tokens):
-            return offers  # plain passes tell what plain decoding costs, at first and on a changed machine
-        ledger, tokens = self.experience.ledger, max(step.base_tokens, 1)
-        by_drafter: dict[str, list[int]] = {}
+            return plain  # plain passes tell what plain decoding costs, at first and on a changed machine
+        step.rate = self._known.pace(rows) / step.plain_ms
+        offers = self._offers(rows, plain)
+        if step.depths:
+            step.room = self._room(rows)  # now, while the draft may be under way
+            if not step.room.places:
+                step.depths.clear()
+                return plain  # a prompt has taken all places: no guess could be verified
+        elif step.base_tokens == len(rows):
+            self._rest.begin(rows, self._known)
+        return offers
+
+    def _offers(self, rows: Sequence[Row], plain: list[Offer]) -> list[Offer]:
+        step, ledger, offers = self._step, self.experience.ledger, list(plain)
+        tokens, by_drafter = max(step.base_tokens, 1), dict[str, list[int]]()
         for i, row in enumerate(rows):
-            name = self._best_drafter(row)
+            name = self._best_drafter(row, len(rows))
             if name and self._may_bet(
                 ledger.account(row.request_id), self._start_steps() * row.num_pending / tokens
             ):
@@ -116,13 +136,10 @@ class Auto:
         if not by_drafter or not self._may_bet(ledger.total, 1.0):
             return offers
         for drafter, places in by_drafter.items():
-            depth = self._worth_drafting(drafter, [rows[i] for i in places], step)
-            if depth is not None:
+            depth, chosen = self._worth_drafting(drafter, rows, places)
+            for i in chosen:
                 step.depths[drafter] = depth
-                for i in places:
-                    offers[i] = Offer(drafter, depth)
-        if step.depths:
-            step.room = self._room(rows)  # now, while the draft may be under way
+                offers[i] = Offer(drafter, depth)
         return offers
 
     def _begin(self, rows: Sequence[Row]) -> Step:
@@ -136,10 +153,10 @@ class Auto:
         base_ms = plain_ms = float(costs[tokens])
         if num_emitting != tokens:
             plain_ms = float(costs[min(num_emitting, MAX_TOKENS)])
-        self._step = Step(self._known.pace(rows) / plain_ms, tokens, base_ms, float(num_emitting), costs)
+        self._step = Step(num_emitting / plain_ms, tokens, base_ms, float(num_emitting), costs, plain_ms)
         return self._step
 
-    def _best_drafter(self, row: Row) -> str | None:
+    def _best_drafter(self, row: Row, num_rows: int) -> str | None:
         if row.max_depth <= 0 or row.max_nodes <= 0 or not row.drafters or not row.emits:
             return None
         if len(row.drafters) == 1:
@@ -147,27 +164,38 @@ class Auto:
         rate, costs = self._step.rate, self.experience.costs
 
         def net(drafter: str) -> float:
-            draft_ms = costs.draft_ms(drafter, 1, row.context_len)
+            draft_ms = costs.draft_ms(drafter, num_rows, row.context_len) / num_rows
             return self._known.gain(row, drafter).value - rate * draft_ms
 
         return max(row.drafters, key=net)
 
-    def _worth_drafting(self, drafter: str, rows: list[Row], step: Step) -> int | None:
-        """How deep to draft for these rows (0: in full); None where no draft is worth its time."""
-        costs, context_len = self.experience.costs, longest_context(rows)
-        gains = [max(0.0, self._known.gain(row, drafter).value) for row in rows]
-        reaches = [self._known.reach(row, drafter) for row in rows]
-        best = best_depth(
-            reaches, gains, lambda depth: step.rate * costs.draft_ms(drafter, len(rows), context_len, depth)
+    def _worth_drafting(
+        self, drafter: str, rows: Sequence[Row], places: Sequence[int]
+    ) -> tuple[int, list[int]]:
+        """How deep to draft (0: in full), and for which of the rows at these places.
+
+        Those to whom it is worth its time; of the others a few, where it is time to look at them again: at
+        the depth that would pay first, so that its price is found out.
+        """
+        step, known, costs = self._step, self._known, self.experience.costs
+        context_len = longest_context([rows[i] for i in places])
+        gains = {i: known.gain(rows[i], drafter) for i in places}
+        ordered = sorted(places, key=lambda i: -gains[i].value) if len(places) > 1 else list(places)
+        best = best_draft(
+            [known.reach(rows[i], drafter) for i in ordered],
+            [max(0.0, gains[i].value) for i in ordered],
+            lambda depth, num: step.rate * costs.draft_ms(drafter, num, context_len, depth),
         )
-        if best.net > 0.0:
-            return best.depth
+        num_worthy = best.num_rows if best.net > 0.0 else 0
+        chosen, others = ordered[:num_worthy], ordered[num_worthy:]
         due = False
-        for probe in {row.phase: self._known.line(drafter, row.phase).probe for row in rows}.values():
+        for probe in {rows[i].phase: known.line(drafter, rows[i].phase).probe for i in others}.values():
             due = probe.due() or due  # each one counts this step
         if due:
-            step.probing.add(drafter)
-        return best.depth if due else None  # at the depth that would pay first: so its price is found out
+            looks = sorted(others, key=lambda i: gains[i].count)[:_LOOKED_AT]
+            step.probing.update(looks)
+            chosen += looks
+        return best.depth, chosen
 
     def _start_steps(self) -> float:
         """Plain steps that a request may be behind at first: more where all together are well ahead."""
@@ -191,7 +219,7 @@ class Auto:
         worth = forest.path_probs.cumsum()
         values = worth - prices[: len(worth)]
         num_nodes = _argmax_nodes(values)
-        if num_nodes and values[num_nodes - 1] < _CHEAP and self._plain_is_stale(rows):
+        if num_nodes and values[num_nodes - 1] < _CHEAP * step.num_emitting and self._plain_is_stale(rows):
             num_nodes = 0
         step.arranged = Arranged(rows, drafts, forest, worth, num_nodes)
         floor = 0
@@ -298,6 +326,7 @@ class Auto:
 
     def learn(self, outcome: StepOutcome) -> None:
         step, costs = self._step, self._step.costs
+        self._rest.tick()
         if costs is None:
             return
         arranged = step.arranged
@@ -313,6 +342,7 @@ class Auto:
             if surprise.shifted:
                 self._known.restart(item.drafter, item.phase)
             if surprise.deviation > _WAKE:
+                self._rest.cut()
                 line.probe.result(won=True)  # far better than thought: look again at once
         step.costs = None
 
@@ -342,9 +372,13 @@ class Auto:
             gain = self._as_whole(share, gain)
             line.gain.add(gain)
             self._known.gain(share.row, share.offer.drafter).add(gain)
-            if share.offer.drafter in step.probing:
-                draft_ms = self.experience.costs.draft_ms(share.offer.drafter, 1, share.row.context_len)
-                line.probe.result(won=gain > step.rate * draft_ms, price=draft_ms / step.base_ms)
+            if i in step.probing:
+                num_rows = sum([other.offer == share.offer for other in outcome.rows])
+                draft_ms = self.experience.costs.draft_ms(
+                    share.offer.drafter, num_rows, share.row.context_len
+                )
+                won = gain > step.rate * draft_ms / num_rows
+                line.probe.result(won=won, price=draft_ms / step.base_ms)
 
     def _as_whole(self, share: RowOutcome, gain: float) -> float:
         """What a whole draft would have been worth where a shorter one was worth `gain`."""

@@ -45,9 +45,11 @@ class Step:
     num_emitting: float = 1.0
     """which gives so many tokens."""
     costs: FloatArray | None = None
+    plain_ms: float = 0.0
+    """A pass of one token for each row that emits."""
     room: Room | None = None
-    probing: set[str] = field(default_factory=set)
-    """Drafters that run in this step only to see whether they are worth it again."""
+    probing: set[int] = field(default_factory=set)
+    """Places of rows for which a drafter runs only to see whether it is worth it again."""
     depths: dict[str, int] = field(default_factory=dict)
     """How deep each drafter was asked to go; 0: whole."""
     arranged: Arranged | None = None

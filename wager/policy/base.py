@@ -113,8 +113,13 @@ class Policy(Protocol):
     """How much to guess. `name` is what `make_policy` would take to build it again."""
 
     name: str
-    never_drafts: bool
-    """Every offer is PLAIN, so no drafter need be asked whether it could."""
+
+    def rests(self, num_rows: int) -> bool:
+        """Whether a next step of so many rows, all decoding, is plain whatever drafters could do.
+
+        Then none of them need be asked, and the step may begin before it is planned.
+        """
+        ...
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
         """Which drafter to run for each row; PLAIN where none is worth its pass."""

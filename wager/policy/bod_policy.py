@@ -22,8 +22,6 @@ _TREE_RANGE = (1, 64)
 class BodPolicy:
     """A BODController per engine, a zero in front of it."""
 
-    never_drafts = False
-
     def __init__(self, experience: Experience, mode: str = "chain", config: BODConfig | None = None) -> None:
         if config is None:
             low, high = _TREE_RANGE
@@ -35,6 +33,9 @@ class BodPolicy:
         self._probe = Probe()
         self._probing = False
         self._guesses = 0
+
+    def rests(self, num_rows: int) -> bool:
+        return False  # every step without a bet is counted towards the next look
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
         self._guesses = self._choose(rows)

@@ -168,9 +168,10 @@ class CostModel:
     def draft_ms(self, drafter: str, rows: int, context_len: int, depth: int = 0) -> float:
         """Time of one draft pass; a share of a plain pass, or of a deeper draft, until one was measured."""
         octave = _octave(rows)
-        known = self._drafts.get((drafter, depth, octave)) or self._nearest_draft(drafter, depth, octave)
+        own = self._drafts.get((drafter, depth, octave))
+        known = self._near_draft_ms(drafter, depth, octave) if own is None else own.value_ms
         if known is not None:
-            return known.value_ms
+            return known
         if depth:
             deeper = [key[1] for key in self._drafts if key[0] == drafter and key[1] > depth]
             return _SHORTER * self.draft_ms(drafter, rows, context_len, min(deeper, default=0))
@@ -184,11 +185,18 @@ class CostModel:
             if offer.drafter is not None
         )
 
-    def _nearest_draft(self, drafter: str, depth: int, octave: int) -> RobustTime | None:
-        """Of the same depth, that of the nearest number of rows; for a whole draft any depth will do."""
+    def _near_draft_ms(self, drafter: str, depth: int, octave: int) -> float | None:
+        """Of the same depth, between those of fewer and of more rows; for a whole draft any depth will do."""
         own = [key for key in self._drafts if key[0] == drafter]
         near = [key for key in own if key[1] == depth] or ([] if depth else own)
-        return self._drafts[min(near, key=lambda key: abs(key[2] - octave))] if near else None
+        fewer = max((key for key in near if key[2] <= octave), key=_by_octave, default=None)
+        more = min((key for key in near if key[2] >= octave), key=_by_octave, default=None)
+        if fewer is None or more is None:
+            only = fewer or more
+            return None if only is None else self._drafts[only].value_ms
+        low, high = self._drafts[fewer].value_ms, self._drafts[more].value_ms
+        few, many = 1 << fewer[2], 1 << more[2]
+        return low + (high - low) * ((1 << octave) - few) / max(many - few, 1)
 
     def _size(self, num_tokens: int) -> int:
         if self._is_padded:
@@ -213,6 +221,10 @@ class CostModel:
 def _octave(count: int) -> int:
     """0 for 1, 1 for 2, 2 for 3 and 4, 3 for 5 to 8, ..."""
     return max(count - 1, 0).bit_length()
+
+
+def _by_octave(key: tuple[str, int, int]) -> int:
+    return key[2]
 
 
 def _context_range(context_len: int) -> int:

@@ -108,14 +108,17 @@ class Experience:
         curve = self.costs.curve(len(outcome.rows), context_len)
         base_tokens = sum([share.row.num_pending for share in outcome.rows])
         num_emitting = sum([share.row.emits for share in outcome.rows])
-        return _Prices(
-            float(curve[min(base_tokens, MAX_TOKENS)]) / base_tokens,
-            float(curve[min(num_emitting, MAX_TOKENS)]) / max(num_emitting, 1),
-        )
+        if _is_priced(outcome):
+            pending_ms = float(curve[base_tokens]) / base_tokens
+        else:
+            pending_ms = outcome.verify_ms / outcome.num_tokens
+        step_ms = float(curve[min(num_emitting, MAX_TOKENS)]) / max(num_emitting, 1)
+        return _Prices(pending_ms, step_ms)
 
     def _expected_ms(self, outcome: StepOutcome, context_len: int, drafting: dict[Offer, int]) -> float:
-        curve = self.costs.curve(len(outcome.rows), context_len)
-        expected = float(curve[min(outcome.num_tokens, len(curve) - 1)])
+        expected = outcome.verify_ms
+        if _is_priced(outcome):
+            expected = float(self.costs.curve(len(outcome.rows), context_len)[outcome.num_tokens])
         return expected + self.costs.drafts_ms(drafting, context_len)
 
     def _stalled_ms(self, spent_ms: float, expected: float) -> float:
@@ -125,6 +128,14 @@ class Experience:
             return 0.0
         self.stalled_ms += excess
         return excess
+
+
+def _is_priced(outcome: StepOutcome) -> bool:
+    """Whether the pass had guesses, and is of a size whose time is kept.
+
+    Without guesses it was plain decoding's own pass, whatever it took; a larger one goes by its tokens.
+    """
+    return outcome.num_tokens <= MAX_TOKENS and any(share.num_nodes for share in outcome.rows)
 
 
 _STALL = 2.0  # beyond three times what was expected, a step has stalled

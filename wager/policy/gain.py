@@ -65,6 +65,15 @@ class Probe:
         self._waited += 1
         return self._waited >= self.interval
 
+    @property
+    def left(self) -> int:
+        """Steps without a draft until the next try."""
+        return max(0, self.interval - self._waited)
+
+    def skip(self, steps: int) -> None:
+        """So many steps went by without anybody asking."""
+        self._waited += steps
+
     def result(self, *, won: bool, price: float = 0.0) -> None:
         """A look has been taken, at the price of so many plain steps."""
         self._taken += 1

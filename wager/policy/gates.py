@@ -43,7 +43,9 @@ class _Gate:
         self.inner = inner
         self.experience = experience
         self.name = f"{self.kind}+{inner.name}"
-        self.never_drafts = inner.never_drafts
+
+    def rests(self, num_rows: int) -> bool:
+        return self.inner.rests(num_rows)
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
         offers = self.inner.offer(rows)

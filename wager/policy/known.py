@@ -117,6 +117,11 @@ class Known:
         for request_id, tokens in emitted.items():
             self._of(request_id).pace.add(tokens, spent)
 
+    def skip(self, steps: int) -> None:
+        """Nobody drafted for so many steps, and nobody asked."""
+        for line in self._lines.values():
+            line.probe.skip(steps)
+
     def restart(self, drafter: str, phase: str) -> None:
         """The drafter has changed: what its drafts were worth before says little, to anyone."""
         self.line(drafter, phase).gain.restart()

@@ -8,6 +8,7 @@ it for every draft that it makes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -71,21 +72,31 @@ def options(full: int) -> tuple[int, ...]:
 
 
 class Best(NamedTuple):
-    """A depth, 0 for the whole, and what a draft of it is worth net of its price."""
+    """A depth, 0 for the whole, for how many rows, and what a draft is worth net of its price."""
 
     depth: int
+    num_rows: int
     net: float
 
 
-def best_depth(reaches: Sequence[Reach], gains: Sequence[float], price: Callable[[int], float]) -> Best:
-    """The depth that is worth most to some rows together.
+def best_draft(reaches: Sequence[Reach], gains: Sequence[float], price: Callable[[int, int], float]) -> Best:
+    """The depth that is worth most, and for how many of these rows, which come best first.
 
-    gains: what a whole draft is worth to each row; price(depth): a draft's time, in tokens.
+    gains: what a whole draft is worth to each row; price(depth, rows): a draft's time, in tokens. Times are
+    known by octaves of rows, so only powers of two are tried, and all rows.
     """
-    best = Best(0, sum(gains) - price(0))
-    for depth in reaches[0].depths:
-        kept = sum(gain * reach.share(depth) for gain, reach in zip(gains, reaches, strict=True))
-        best = max(best, Best(depth, kept - price(depth)), key=lambda one: one.net)
-    if best.depth and any(reach.wants_whole for reach in reaches):
-        return Best(0, best.net)  # a look at what short ones miss, out of what those are worth
+    best = Best(0, len(gains), -math.inf)
+    for depth in (0, *reaches[0].depths):
+        worth = [gain * reach.share(depth) for gain, reach in zip(gains, reaches, strict=True)]
+        for num_rows in _counts(len(worth)):
+            net = sum(worth[:num_rows]) - price(depth, num_rows)
+            if net > best.net:
+                best = Best(depth, num_rows, net)
+    if best.depth and any(reach.wants_whole for reach in reaches[: best.num_rows]):
+        return best._replace(depth=0)  # a look at what short ones miss, out of what those are worth
     return best
+
+
+def _counts(num_rows: int) -> list[int]:
+    """All of them, or a power of two."""
+    return [num_rows, *[1 << octave for octave in range((num_rows - 1).bit_length())]]

@@ -16,10 +16,12 @@ class Plain:
     """Plain decoding: every bet is zero."""
 
     name = "ar"
-    never_drafts = True
 
     def __init__(self, _experience: Experience) -> None:
         pass
+
+    def rests(self, num_rows: int) -> bool:
+        return True
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
         return [PLAIN] * len(rows)
@@ -42,7 +44,9 @@ class Fixed(Plain):
         self.name = f"{'fixed' if chain else 'tree'}:{nodes}"
         self.nodes = nodes
         self.chain = chain
-        self.never_drafts = nodes == 0
+
+    def rests(self, num_rows: int) -> bool:
+        return self.nodes == 0
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
         if self.nodes == 0:

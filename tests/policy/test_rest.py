@@ -1,0 +1,74 @@
+"""Silence: while nothing pays, nobody is asked; it ends when a look is due, and where the rows change."""
+
+import numpy as np
+import pytest
+
+from tests.policy.situations import STEEP, World, known_costs, play
+from wager.policy import PLAIN, Controller, CostCurve, Row
+from wager.policy.auto import Auto
+from wager.policy.known import Known
+from wager.policy.rest import Rest
+
+ROWS = [Row("r", drafters=("draft",))]
+
+
+def waiting(interval: int) -> Known:
+    """What is known of a drafter at which the next look comes after so many steps."""
+    known = Known(0.5, 48)
+    known.line("draft", "").probe.interval = interval
+    assert not known.line("draft", "").probe.due()
+    return known
+
+
+@pytest.mark.parametrize(("interval", "steps"), [(2, 0), (5, 3), (16, 14), (48, 16)])
+def test_a_rest_lasts_until_a_look_is_due(interval: int, steps: int) -> None:
+    rest, known = Rest(), waiting(interval)
+    rest.begin(ROWS, known)
+    rested = 0
+    rest.tick()
+    while rest.holds(1):
+        rested += 1
+        rest.tick()
+    assert rested == steps
+    assert rest.end() == steps and rest.end() == 0
+    known.skip(steps)
+    assert known.line("draft", "").probe.due() == (interval < 18)
+
+
+def test_a_rest_is_for_as_many_rows_as_it_was_begun_with() -> None:
+    rest = Rest()
+    rest.begin(ROWS * 3, waiting(40))
+    rest.tick()
+    assert rest.holds(3) and not rest.holds(2) and not rest.holds(4)
+    rest.cut()
+    assert not rest.holds(3)
+
+
+def test_a_drafter_that_found_nothing_is_asked_again_at_once_unless_there_are_many_rows() -> None:
+    for num_rows, rests in ((1, False), (7, False), (8, True)):
+        rest, known = Rest(), waiting(40)
+        rest.begin(ROWS, known)  # it is known that there is one
+        rest.begin([Row(i, drafters=()) for i in range(num_rows)], known)
+        rest.tick()
+        assert rest.holds(num_rows) is rests
+
+
+def test_a_useless_drafter_is_asked_rarely_and_tried_as_often_as_ever() -> None:
+    controller = Controller("auto", known_costs(STEEP))
+    world = World(CostCurve(STEEP), stands={"draft": 0.01}, claims=0.5)
+    policy, asked, drafted = controller.policy, 0, 0
+    assert isinstance(policy, Auto)
+    for _ in range(600):
+        asked += not policy.rests(1)
+        (played,) = play(controller, world, 1, [Row("r", drafters=("draft",))])
+        drafted += played.drafters != (None,)
+    assert 600 // 48 <= drafted <= asked < 200
+
+
+def test_a_resting_policy_offers_nothing_and_a_new_row_wakes_it() -> None:
+    policy = Auto(known_costs(STEEP))
+    policy._rest.begin(ROWS, waiting(40))
+    policy._rest.tick()
+    assert policy.rests(1) and policy.offer(ROWS) == [PLAIN]
+    assert not policy.rests(2)
+    assert np.isfinite(policy.prediction.time_ms)

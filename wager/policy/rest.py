@@ -1,0 +1,57 @@
+"""While nothing is worth guessing, `auto` rests: for some steps nobody asks a drafter whether it could.
+
+Asking costs as much host time as deciding, for every row of every step. A rest lasts until the next look at
+a drafter is due, a few steps at most, and ends where the number of rows changes, since what a draft costs
+each of them changes with it. Knows neither costs nor gains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wager.policy.base import Row
+from wager.policy.known import Known
+
+_LONGEST = 16  # steps
+_MANY = 8  # rows from which drafters that could propose nothing to anyone are not asked
+_UNABLE = 6  # for so many steps
+
+
+class Rest:
+    """Counts steps; `holds` is asked before each of them."""
+
+    def __init__(self) -> None:
+        self._now = 0
+        self._begun = 0
+        self._until = 0
+        self._num_rows = 0
+        self._drafters: set[str] = set()
+
+    def begin(self, rows: Sequence[Row], known: Known) -> None:
+        """Nothing was offered to these rows: rest from the next step on."""
+        lines = {(drafter, row.phase) for row in rows for drafter in row.drafters}
+        able = {drafter for drafter, _ in lines}
+        self._drafters |= able
+        steps = min([_LONGEST, *[known.line(*line).probe.left - 1 for line in lines]])
+        if not lines or self._drafters - able:  # one that could not may find something at any step
+            steps = min(steps, _UNABLE if len(rows) >= _MANY else 0)
+        self._begun = self._now
+        self._until = self._now + 1 + steps
+        self._num_rows = len(rows)
+
+    def holds(self, num_rows: int) -> bool:
+        return self._now < self._until and num_rows == self._num_rows
+
+    def tick(self) -> None:
+        """A step was taken."""
+        self._now += 1
+
+    def cut(self) -> None:
+        """There is news: look at once."""
+        self._until = self._now
+
+    def end(self) -> int:
+        """Steps that went by at rest since last asked."""
+        rested = max(0, self._now - self._begun - 1) if self._until > self._begun else 0
+        self._begun = self._until = self._now
+        return rested
