@@ -86,6 +86,7 @@ def build_engine(config: EngineConfig, seed: int = 0) -> Engine:
     engine = Engine(parts)
     warm(engine)
     prepare_costs(engine, config)
+    quicken(engine)  # whatever is to be built is built from now on: loading has had the machine to itself
     return engine
 
 
@@ -108,7 +109,7 @@ def use_idle_moment(engine: Engine) -> None:
     engine.runner.when_idle()
 
 
-def quicken(engine: Engine) -> None:
+def quicken(engine: Engine, *, wait: bool = False) -> None:
     """Let the networks of an idle engine change to native passes where those have become ready.
 
     What the old passes left behind goes: their times, which are void, and cached prefixes, which they rounded
@@ -116,7 +117,7 @@ def quicken(engine: Engine) -> None:
     """
     parts, changed = engine.parts, False
     for network in networks(parts):  # each of them, whatever the ones before it did
-        changed |= network.quicken()
+        changed |= network.quicken(wait=wait)
     if not changed:
         return
     engine.controller.experience.costs = parts.make_costs()
@@ -135,7 +136,7 @@ def settle(engine: Engine, tell: Callable[[str], None]) -> None:
         return
     tell("native passes are being built for this machine, once")
     wait_for_library()
-    quicken(engine)
+    quicken(engine, wait=True)
 
 
 def networks(parts: Parts) -> list[Decoder | DFlash]:

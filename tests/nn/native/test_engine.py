@@ -54,11 +54,11 @@ def test_off_and_other_layouts_are_noted(ready: Library, world: World) -> None:
 
 
 def test_the_change_waits_for_the_last_text(own_shelf: Shelf, library: Library, world: World) -> None:
-    own_shelf.look = lambda: None  # type: ignore[method-assign]
+    own_shelf.look = lambda **_: None  # type: ignore[method-assign]
     own_shelf.reason = "being built"
     engine = engine_of(world, "block", "fixed:3")
     assert engine.parts.notes["passes"] == {"value": "torch", "source": "being built"}
-    first, second, third = jobs(3)
+    first, second, third, fourth = jobs(4)
     engine.add("first", first.prompt, first.params)
     engine.step()
     own_shelf.library = library
@@ -70,7 +70,11 @@ def test_the_change_waits_for_the_last_text(own_shelf: Shelf, library: Library, 
     assert run.last("second").finish is not None
     assert all(network.switch.reason == "being built" for network in networks)
     assert engine.scheduler.memory.index is not None and len(engine.scheduler.memory.index) > 0
-    engine.add("third", third.prompt, third.params)
+    drive(engine, {0: [("third", third)]}, {})
+    for network in networks:  # packing began when that one found the library, and it did not wait
+        assert network.switch.reason == "weights are being packed" and network.switch._packing is not None
+        network.switch._packing.result()
+    engine.add("fourth", fourth.prompt, fourth.params)
     assert all(not network.switch.reason for network in networks)
     assert engine.parts.notes["passes"] == {"value": "native", "source": "auto"}
     assert len(engine.scheduler.memory.index) == 0
@@ -81,7 +85,7 @@ def test_the_change_waits_for_the_last_text(own_shelf: Shelf, library: Library, 
 
 
 def test_who_measures_waits_for_the_building(own_shelf: Shelf, library: Library, world: World) -> None:
-    own_shelf.look = lambda: None  # type: ignore[method-assign]
+    own_shelf.look = lambda **_: None  # type: ignore[method-assign]
     own_shelf.reason = "being built"
     engine, told = engine_of(world, "block", "fixed:3"), list[str]()
 

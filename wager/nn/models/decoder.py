@@ -138,7 +138,7 @@ class Decoder:
             self._keep_narrow(weights)
             return
         self._waiting = weights
-        if not self.quicken():
+        if not self.quicken(wait=True):
             self._lay_out(weights, layout)
 
     def _lay_out(self, weights: DecoderWeights, request: str) -> None:
@@ -163,24 +163,21 @@ class Decoder:
         """Bytes of weights that a pass by kernels reads; None where there are none."""
         return None if self.weights is None else self.weights.num_bytes
 
-    def quicken(self) -> bool:
+    def quicken(self, *, wait: bool = False) -> bool:
         """Change to native passes where they have become ready; True when that happened just now.
 
-        Precondition: no text is under way, since the two ways round differently.
+        wait: until the weights are packed. Precondition: no text is under way, since the two ways round
+        differently.
         """
         weights = self._waiting
-        library = self.switch.library() if weights is not None else None
-        if library is None or weights is None:
+        if weights is None:
+            return False
+        spec, rotary, wish = self.spec, self.rotary, self.switch.wish
+        made = self.switch.pack(lambda found: native_decoder(found, spec, weights, rotary, wish), wait=wait)
+        if made is None:
             self._waiting = weights if self.switch.may_come else None
             return False
-        try:
-            made = native_decoder(library, self.spec, weights, self.rotary, self.switch.wish)
-        except OSError as error:
-            self.switch.give_up(error)
-            self._waiting = None
-            return False
-        self._native, self.layout = made
-        self.top = NativeTop(library)
+        self._native, self.layout, self.top = made
         self._waiting, self.layers, self.head = None, [], self._native.heads.exact
         return True
 

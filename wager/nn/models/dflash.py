@@ -104,7 +104,7 @@ class DFlash:
             self.layout = str(Narrowing(weights.fc.bits))
             return
         self._waiting = weights
-        if not self.quicken():
+        if not self.quicken(wait=True):
             self._lay_out(weights, layout)
 
     def _lay_out(self, weights: DFlashWeights, request: str) -> None:
@@ -120,21 +120,17 @@ class DFlash:
         self.layers = [DecoderLayer(layer, spec.heads, spec.eps, layout) for layer in layers]
         self.norm = RmsNorm(weights.norm, spec.eps)
 
-    def quicken(self) -> bool:
+    def quicken(self, *, wait: bool = False) -> bool:
         """Change to native passes, as `Decoder.quicken`."""
         weights = self._waiting
-        library = self.switch.library() if weights is not None else None
-        if library is None or weights is None:
+        if weights is None:
+            return False
+        spec, rotary, wish = self.spec, self.rotary, self.switch.wish
+        made = self.switch.pack(lambda found: native_drafter(found, spec, weights, rotary, wish), wait=wait)
+        if made is None:
             self._waiting = weights if self.switch.may_come else None
             return False
-        try:
-            made = native_drafter(library, self.spec, weights, self.rotary, self.switch.wish)
-        except OSError as error:
-            self.switch.give_up(error)
-            self._waiting = None
-            return False
-        self._native, self.layout = made
-        self.top = NativeTop(library)
+        self._native, self.layout, self.top = made
         self._waiting, self.layers = None, []
         return True
 

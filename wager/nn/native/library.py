@@ -192,8 +192,8 @@ class Shelf:
         """Whether it is worth looking again."""
         self._builder: subprocess.Popen[bytes] | None = None
 
-    def look(self) -> None:
-        """Load what is ready; else see that somebody builds it."""
+    def look(self, *, start: bool = True) -> None:
+        """Load what is ready; else see that somebody builds it, where that may `start` now."""
         if not self.may_come:
             return
         ended = self._builder is not None and self._builder.poll() is not None
@@ -202,8 +202,10 @@ class Shelf:
             self._load(found.path)
         elif ended:
             self._give_up(found.reason)
-        elif self._builder is None:
+        elif self._builder is None and start:
             self._start(found.reason)
+        elif self._builder is None:
+            self.reason = found.reason
 
     def wait(self) -> None:
         """Until there is a library, or a reason why there is none."""
@@ -233,9 +235,9 @@ class Shelf:
 _shelf = Shelf()
 
 
-def library() -> Library | None:
-    """The library where it is ready. The first call starts its building; nobody waits."""
-    _shelf.look()
+def library(*, start: bool = True) -> Library | None:
+    """The library where it is ready. The first call that may `start` its building does; nobody waits."""
+    _shelf.look(start=start)
     return _shelf.library
 
 

@@ -28,6 +28,7 @@ from wager.nn.native.passes import (
     make_packer,
 )
 from wager.nn.native.switch import Wish, describe
+from wager.nn.native.top import NativeTop
 from wager.nn.rope import Rotary
 
 
@@ -78,17 +79,19 @@ class DrafterTensors(Protocol):
 
 
 class MadeDecoder(NamedTuple):
-    """A native decoder, and its layout in words."""
+    """A native decoder, its layout in words, and the choice of the best candidates."""
 
     network: NativeDecoder
     layout: str
+    top: NativeTop
 
 
 class MadeDrafter(NamedTuple):
-    """A native block drafter, and its layout in words."""
+    """The same of a native block drafter."""
 
     network: NativeDFlash
     layout: str
+    top: NativeTop
 
 
 def native_decoder(
@@ -99,7 +102,7 @@ def native_decoder(
     stack = Stack(library, packer, _shape(spec), weights.layers)
     heads = _heads(library, packer, weights.head, wish)
     network = NativeDecoder(stack, packer.vector(weights.norm), weights.embedding, heads, rotary)
-    return MadeDecoder(network, describe(library, packer))
+    return MadeDecoder(network, describe(library, packer), NativeTop(library))
 
 
 def _heads(library: Library, packer: Packer, weight: Tensor, wish: Wish) -> Heads:
@@ -120,7 +123,7 @@ def native_drafter(
     entry = Entry(pointer(packer.matrix(weights.fc)), packer.vector(weights.hidden_norm))
     norm = packer.vector(weights.norm)
     network = NativeDFlash(stack, norm, entry, rotary, spec.block_causal_in_sliding)
-    return MadeDrafter(network, describe(library, packer))
+    return MadeDrafter(network, describe(library, packer), NativeTop(library))
 
 
 def _shape(spec: Spec) -> Shape:

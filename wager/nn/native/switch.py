@@ -1,14 +1,18 @@
 """Which way a network's passes take: the native one where it can be had, else plain torch, and why.
 
 A network asks once at load and, where the library is still being built, again whenever its engine is idle:
-a change in mid-text could part it from what it would have been, since the two ways round differently. Knows
-no model; used by `models/`, whose notes show `Switch.reason`.
+a change in mid-text could part it from what it would have been, since the two ways round differently. Weights
+are packed in a thread meanwhile, so that no request waits for that either. Knows no model; used by `models/`,
+whose notes show `Switch.reason`.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -27,6 +31,7 @@ WEIGHTS = ("auto", "full", "int8", "int4")
 _NARROW_BITS = {"int8": 8, "int4": 4}
 # Above this a network does not keep its weights twice while it waits for the library.
 WAITING_BYTES = 2 << 30
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,7 @@ class Switch:
         self.wish = wish
         self._num_bytes = num_bytes
         self._objection = _objection(wish, layout, example)
+        self._packing: Future[object] | None = None
         self.reason = self._objection
         """Why passes are plain torch's; empty once they are native."""
 
@@ -77,20 +83,35 @@ class Switch:
         """Whether it is worth asking again."""
         if self._objection or not self.reason or self._num_bytes > WAITING_BYTES:
             return False
-        return library.may_come()
+        return self._packing is not None or library.may_come()
 
-    def library(self) -> Library | None:
-        """The library, where passes may use it now."""
-        if self._objection:
+    def pack(self, make: Callable[[Library], Made], *, wait: bool) -> Made | None:
+        """What `make` packs for the library; None while one of them is not ready.
+
+        wait: for the packing, as at load; else it goes on in a thread. The library's building is waited for
+        by nobody, and begun by those who do not wait.
+        """
+        ready = None if self._objection else library.library(start=not wait)
+        if ready is None:
+            self.reason = self._objection or library.absence()
             return None
-        found = library.library()
-        self.reason = "" if found is not None else library.absence()
-        return found
+        if self._packing is None:
+            thread = ThreadPoolExecutor(1, "packing")
+            self._packing = thread.submit(make, ready)
+            thread.shutdown(wait=False)
+        if not (wait or self._packing.done()):
+            self.reason = "weights are being packed"
+            return None
+        return self._packed(self._packing)
 
-    def give_up(self, error: OSError) -> None:
-        """The network could not be packed: it stays with plain torch."""
-        self.reason = self._objection = f"no memory for packed weights: {error}"
-        log.warning("native passes: %s", self.reason)
+    def _packed(self, packing: Future[object]) -> Made | None:
+        self._packing, self.reason = None, ""
+        try:
+            return cast(Made, packing.result())
+        except OSError as error:
+            self.reason = self._objection = f"no memory for packed weights: {error}"
+            log.warning("native passes: %s", self.reason)
+            return None
 
     def plain(self, weight: Tensor) -> Tensor:
         """A weight as plain torch uses it."""
