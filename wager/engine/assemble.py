@@ -30,8 +30,8 @@ from wager.nn import kernels
 from wager.nn.models import dflash_spec, load_target, read_spec
 from wager.nn.models.decoder import Decoder
 from wager.nn.models.dflash import DFlash
-from wager.nn.native.library import wait_for_library
-from wager.nn.native.switch import Wish
+from wager.nn.native.library import hold, wait_for_library
+from wager.nn.native.switch import HOLD_S, Wish
 from wager.nn.noise import NoiseSource
 from wager.nn.weights import read_config
 from wager.pairs import drafter_beside, find_pair, shipped_folder
@@ -106,6 +106,7 @@ def wish_of(config: EngineConfig, device: object) -> Wish:
 def use_idle_moment(engine: Engine) -> None:
     """What may change or be made ready only while nothing runs."""
     quicken(engine)
+    hold(HOLD_S)
     engine.runner.when_idle()
 
 

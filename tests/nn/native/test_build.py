@@ -105,9 +105,9 @@ def test_it_is_built_in_the_background(
     """Who asked goes on meanwhile, and changes over when told to, once it is there."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start() -> subprocess.Popen[bytes]:
+    def start() -> build.Builder:
         started.append(subprocess.Popen(["sleep", "600"]))
-        return started[0]
+        return build.Builder(started[0])
 
     monkeypatch.setattr(build, "start", start)
     decoder = waiting_decoder()
@@ -129,6 +129,29 @@ def test_it_is_built_in_the_background(
     assert torch.equal(after, run(make_decoder(CASES["odd"]).native))
 
 
+def state_of(process: subprocess.Popen[bytes]) -> str:
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads a process's state")
+def test_a_request_holds_the_compiler_up_for_a_moment() -> None:
+    process = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    builder = build.Builder(process)
+    try:
+        builder.hold(600)
+        builder.hold(600)
+        assert state_of(process) == "T" and not builder.has_ended
+        builder._go_on()
+        assert state_of(process) != "T"
+        builder.hold(600)
+        process.kill()
+        builder.wait()
+        assert builder.has_ended
+        builder.hold(600)  # nobody is left to be held
+    finally:
+        process.kill()
+
+
 def test_the_file_builds_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a script of its own, with a compiler that only says what it was asked for."""
     fake = tmp_path / "c++"
@@ -138,8 +161,9 @@ def test_the_file_builds_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
     fake.chmod(0o755)
     monkeypatch.setenv("CXX", str(fake))
-    process = build.start()
-    assert process is not None and process.wait(60) == 0
+    builder = build.start()
+    assert builder is not None
+    builder.wait()
     found = build.find().path
     assert found is not None and found.read_text() == "made\n"
 

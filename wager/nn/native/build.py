@@ -8,14 +8,17 @@ library.py.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import os
 import platform
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from functools import cache
 from pathlib import Path
@@ -65,15 +68,65 @@ def find() -> Built:
     return Built(None, _failure(path) or "not built yet")
 
 
-def start() -> subprocess.Popen[bytes] | None:
+class Builder:
+    """A build in a process group of its own, which can be held up for a moment.
+
+    Priorities alone do not do: a thread of a parallel region that has to win its core back from the compiler
+    makes all the others wait for it.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._timer: threading.Timer | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def wait(self) -> None:
+        self._go_on()
+        self._process.wait()
+
+    def hold(self, seconds: float) -> None:
+        """Stand still for so long, from now on."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._signal("SIGSTOP"):
+            self._timer = threading.Timer(seconds, self._go_on)
+            self._timer.daemon = True
+            self._timer.start()
+            atexit.register(self._go_on)  # it outlives this process, and must not stand still for good
+
+    def _go_on(self) -> None:
+        atexit.unregister(self._go_on)
+        self._signal("SIGCONT")
+
+    def _signal(self, name: str) -> bool:
+        number = getattr(signal, name, None)
+        if number is None or self.has_ended:
+            return False
+        try:
+            os.killpg(self._process.pid, number)
+        except (OSError, AttributeError):
+            return False
+        return True
+
+
+def start() -> Builder | None:
     """Build in the background; None where there is no compiler or an earlier build failed."""
     command = compiler()
     if command is None or _failure(_path(command)):
         return None
     quiet = subprocess.DEVNULL
     try:
-        return subprocess.Popen(
-            [sys.executable, "-I", __file__], stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True
+        return Builder(
+            subprocess.Popen(
+                [sys.executable, "-I", __file__],
+                stdin=quiet,
+                stdout=quiet,
+                stderr=quiet,
+                start_new_session=True,
+            )
         )
     except OSError:
         return None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-import subprocess
 from collections.abc import Iterator
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_void_p
 from pathlib import Path
@@ -190,13 +189,13 @@ class Shelf:
         self.reason = ""
         self.may_come = True
         """Whether it is worth looking again."""
-        self._builder: subprocess.Popen[bytes] | None = None
+        self._builder: build.Builder | None = None
 
     def look(self, *, start: bool = True) -> None:
         """Load what is ready; else see that somebody builds it, where that may `start` now."""
         if not self.may_come:
             return
-        ended = self._builder is not None and self._builder.poll() is not None
+        ended = self._builder is not None and self._builder.has_ended
         found = build.find()
         if found.path is not None:
             self._load(found.path)
@@ -213,6 +212,11 @@ class Shelf:
         if self._builder is not None:
             self._builder.wait()
         self.look()
+
+    def hold(self, seconds: float) -> None:
+        """Let the builder stand still, where there is one."""
+        if self._builder is not None and self.may_come:
+            self._builder.hold(seconds)
 
     def _start(self, reason: str) -> None:
         self._builder = build.start()
@@ -244,6 +248,11 @@ def library(*, start: bool = True) -> Library | None:
 def wait_for_library() -> None:
     """Let the building come to its end. Whoever serves does not call this."""
     _shelf.wait()
+
+
+def hold(seconds: float) -> None:
+    """A request has come: whoever builds stands still for a moment."""
+    _shelf.hold(seconds)
 
 
 def absence() -> str:

@@ -9,6 +9,7 @@ whose notes show `Switch.reason`.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ WEIGHTS = ("auto", "full", "int8", "int4")
 _NARROW_BITS = {"int8": 8, "int4": 4}
 # Above this a network does not keep its weights twice while it waits for the library.
 WAITING_BYTES = 2 << 30
+HOLD_S = 1.0
+"""Seconds behind the arrival of a request in which nothing is compiled or packed."""
 Made = TypeVar("Made")
 
 
@@ -96,9 +99,7 @@ class Switch:
             self.reason = self._objection or library.absence()
             return None
         if self._packing is None:
-            thread = ThreadPoolExecutor(1, "packing")
-            self._packing = thread.submit(make, ready)
-            thread.shutdown(wait=False)
+            self._packing = _packing(lambda: make(ready), 0.0 if wait else HOLD_S)
         if not (wait or self._packing.done()):
             self.reason = "weights are being packed"
             return None
@@ -126,6 +127,26 @@ class Switch:
             gate_up=_rounded(layer.gate_up),
             down=_rounded(layer.down),
         )
+
+
+def _packing(make: Callable[[], object], delay_s: float) -> Future[object]:
+    """The packing, at once or in a thread after a while."""
+    if not delay_s:
+        done: Future[object] = Future()
+        try:
+            done.set_result(make())
+        except OSError as error:
+            done.set_exception(error)
+        return done
+
+    def late() -> object:
+        time.sleep(delay_s)
+        return make()
+
+    thread = ThreadPoolExecutor(1, "packing")
+    packing = thread.submit(late)
+    thread.shutdown(wait=False)
+    return packing
 
 
 def _rounded(linear: Linear) -> Linear:
