@@ -4,6 +4,7 @@ Rows of every kind go through: prompt chunks, plain rows, chains and trees, gree
 together, with drafts that are begun before they are asked for.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -67,3 +68,60 @@ def test_drafts_follow_their_pass_on_the_device(world: World, on_kernels: None) 
     drafted = sum(report.num_drafting for report in reports)
     # The first is asked for, every other one was begun behind the pass before; the last nobody asks for.
     assert drafted > 1 and begun == ["launch"] + ["follow"] * drafted
+
+
+def ahead_of(engine: Engine) -> list[tuple[int, int]]:
+    """Fills as passes begin behind others: how many rows chose, and how many go on."""
+    run_behind, begun = engine.runner.run_behind, list[tuple[int, int]]()
+
+    def counted(rows: Any, chosen: torch.Tensor, places: Any) -> Any:
+        begun.append((len(chosen), len(rows)))
+        return run_behind(rows, chosen, places)
+
+    engine.runner.run_behind = counted  # type: ignore[method-assign]
+    return begun
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_plain_passes_run_ahead(world: World, on_kernels: None, temperature: float) -> None:
+    """Rows of other lengths, one that ends by itself, one that is aborted, one that comes late."""
+    engine, plain = engine_of(world, "ar"), engine_of(world, "ar", kernels="off")
+    asked = jobs(temperature)
+    whole = alone(plain, asked)
+    ending = replace(asked[1].params, stop_token_ids=(whole[1][4],), ignore_eos=False)
+    shorter = replace(asked[2].params, max_tokens=6)
+    named = [asked[0], replace(asked[1], params=ending), replace(asked[2], params=shorter)]
+    begun = ahead_of(engine)
+    late, gone = Job(asked[0].prompt[::-1], asked[0].params), Job(asked[1].prompt[::-1], asked[1].params)
+    run = drive(engine, {0: [*enumerate(named), ("gone", gone)], 7: [("late", late)]}, {4: ["gone"]})
+    found = [run.tokens(index) for index in range(3)]
+    assert found == [whole[0], whole[1][: len(found[1])], whole[2][:6]] and len(found[1]) < 10
+    assert run.tokens("late") == alone(plain, [late])[0]
+    assert (4, 4) in begun and any(chose > left for chose, left in begun), "all went on; some had ended"
+    assert is_clean(engine)
+
+
+def test_what_the_host_has_a_word_in_does_not_run_ahead(world: World, on_kernels: None) -> None:
+    engine, plain = engine_of(world, "ar"), engine_of(world, "ar", kernels="off")
+    begun = ahead_of(engine)
+    for params in ({"logprobs": 2}, {"repetition_penalty": 1.3}):
+        asked = jobs(0.0, **params)
+        run = drive(engine, {0: list(enumerate(asked))}, {})
+        assert [run.tokens(index) for index in range(3)] == alone(plain, asked)
+    assert not begun
+
+
+def test_drafting_goes_on_behind_passes_that_ran_ahead(world: World, on_kernels: None) -> None:
+    """Features of such passes are kept: the drafter has seen all of the text when it is asked again."""
+    engine, plain = engine_of(world, "ar"), engine_of(world, "ar", kernels="off")
+    asked = jobs(0.0)
+    for index, job in enumerate(asked):
+        engine.add(index, job.prompt, job.params)
+    begun, tokens = ahead_of(engine), dict[Any, list[int]]()
+    for step in range(40):
+        if step == 5:
+            engine.set_policy("tree:6")
+        for event in engine.step():
+            tokens.setdefault(event.request_id, []).extend(event.token_ids)
+    assert begun and engine.telemetry.verified > 0
+    assert [tokens[index] for index in range(3)] == alone(plain, asked)

@@ -21,9 +21,12 @@ class CountingTokenizer:
     def visible(self, token_ids, skip_special=True, shown_ids=()):
         return self._tokenizer.visible(token_ids, skip_special, shown_ids)
 
-    def decode(self, token_ids, skip_special=True):
+    def decode_visible(self, token_ids):
         self.num_decoded += len(token_ids)
-        return self._tokenizer.decode(token_ids, skip_special)
+        return self._tokenizer.decode_visible(token_ids)
+
+    def text_of(self, token_id):
+        return self.decode_visible([token_id])
 
 
 def split(items, cuts):

@@ -8,7 +8,6 @@ Its state follows the sequences: `keep` gives it the features of tokens that now
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -47,8 +46,7 @@ class PoolShape(NamedTuple):
     """Tokens of the longest text; 0: as many as the pages hold."""
 
 
-@dataclass(frozen=True, slots=True)
-class DraftRow:
+class DraftRow(NamedTuple):
     """One row that asks for guesses behind its last pending token.
 
     `tokens` is the whole sequence so far, prompt and output, pending ones included; the first
@@ -100,8 +98,7 @@ class Proposal(NamedTuple):
         return bool(np.isnan(np.minimum.reduce(self.logprobs, axis=None)))
 
 
-@dataclass(frozen=True, slots=True)
-class KeptTokens:
+class KeptTokens(NamedTuple):
     """Tokens of one row that now stand in the target's cache, with the features the pass gave them."""
 
     request_id: Hashable
@@ -110,6 +107,8 @@ class KeptTokens:
     features: Tensor | None
     """[tokens, features], or None where the drafter asked for none. Handed over: nobody writes to it."""
     pages: PageIds
+    lines: range | None = None
+    """Which lines of `features` are the row's, where it is shared with other rows; None: all."""
 
 
 class Drafter(Protocol):

@@ -29,7 +29,7 @@ from wager.nn.models.dflash import DFlash, check_pair
 from wager.nn.noise import NoiseSource
 
 if TYPE_CHECKING:
-    from wager.draft.block_device import BlockDevice
+    from wager.draft.block_device import BlockDevice, DeviceJob
 
 Int64Array = npt.NDArray[np.int64]
 StartKey: TypeAlias = tuple[Hashable, int, tuple[int, ...]]
@@ -62,12 +62,24 @@ class Portion(NamedTuple):
     stop: int
 
 
+class Piece(NamedTuple):
+    """Features that lie side by side, of tokens whose positions and slots are consecutive as well."""
+
+    features: Tensor
+    position: int
+    slot: int
+    first: int
+    """Their first line in `features`."""
+    num_tokens: int
+
+
 class Job(NamedTuple):
     """One row of a draft: its place among the rows, the length of its block, the guesses read from it."""
 
     place: int
     row: DraftRow
     context_len: int
+    pending: tuple[int, ...]
     length: int
     depth: int
 
@@ -108,10 +120,10 @@ class BlockDrafter:
         jobs = self._jobs(rows)
         proposals: list[Proposal | None] = [None] * len(rows)
         if jobs and self.device is not None and self.device.fits(_asked(jobs)):
-            self._launch(jobs, self.device)
+            blocks = self._launch(jobs, self.device)
             top, length = self.device.result(), self.spec.block_size
-            for job in jobs:
-                first = self._started[_key(job)] * length + job.row.num_pending
+            for job, block in zip(jobs, blocks, strict=True):
+                first = block * length + job.row.num_pending
                 cut = slice(first, first + job.depth)
                 proposals[job.place] = Proposal(top.token_ids[cut], top.logprobs[cut])
         elif jobs:
@@ -146,14 +158,17 @@ class BlockDrafter:
         self._context(request_id).watermark = context_len
         self._started = {(request_id, context_len, (pending,)): 0}
 
-    def _launch(self, jobs: Sequence[Job], device: BlockDevice) -> None:
-        """A draft for these jobs, unless the one under way holds them all."""
-        if all(_key(job) in self._started for job in jobs):
-            return
+    def _launch(self, jobs: Sequence[Job], device: BlockDevice) -> list[int]:
+        """A draft for these jobs, unless the one under way holds them all; returns their blocks in it."""
+        keys = [_key(job) for job in jobs]
+        blocks = [self._started.get(key, -1) for key in keys]
+        if min(blocks) >= 0:
+            return blocks
         self._started = {}
         self._ingest_for(jobs)
         device.launch(_asked(jobs))
-        self._started = {_key(job): index for index, job in enumerate(jobs)}
+        self._started = {key: index for index, key in enumerate(keys)}
+        return list(range(len(jobs)))
 
     def _ingest_for(self, jobs: Sequence[Job]) -> None:
         self._ingest([Portion(self._context(j.row.request_id), j.row.pages, j.context_len) for j in jobs])
@@ -165,8 +180,10 @@ class BlockDrafter:
             if item.features is None:
                 continue
             context = self._context(item.request_id)
-            # On a device a pass's features come as one copy for all its rows.
-            context.add(item.start, item.features, as_is=self.device is not None)
+            if item.lines is not None:
+                context.add_lines(item.start, item.features, item.lines)
+            else:
+                context.add(item.start, item.features)
             if context.num_waiting > self.options.max_waiting:
                 full.append(Portion(context, item.pages, context.num_known))
         if full:
@@ -232,7 +249,9 @@ class BlockDrafter:
         pending, whole = row.num_pending, self.spec.block_size
         wanted = pending + row.depth if row.depth else whole
         length = next((length for length in self._lengths if length >= wanted), whole)
-        return Job(place, row, len(row.tokens) - pending, length, min(wanted, length) - pending)
+        context_len = len(row.tokens) - pending
+        known = tuple(row.tokens[context_len:])
+        return Job(place, row, context_len, known, length, min(wanted, length) - pending)
 
     @torch.inference_mode()
     def _ingest(self, portions: Sequence[Portion]) -> None:
@@ -240,12 +259,12 @@ class BlockDrafter:
         portions = [portion for portion in portions if portion.stop > portion.context.watermark]
         if not portions:
             return
-        chunks = [chunk for context, _, stop in portions for chunk in context.before(stop)]
         if self.device is not None:
-            self.device.ingest(chunks, *self._host_places(portions))
+            self.device.ingest(self._pieces(portions))
             for context, _, stop in portions:
                 context.advance(stop)
             return
+        chunks = [chunk for context, _, stop in portions for chunk in context.before(stop)]
         features = chunks[0] if len(chunks) == 1 else torch.cat(chunks)
         if len(portions) == 1:
             context, pages, stop = portions[0]
@@ -256,16 +275,27 @@ class BlockDrafter:
         for context, _, stop in portions:
             context.advance(stop)
 
+    def _pieces(self, portions: Sequence[Portion]) -> list[Piece]:
+        """The features of all portions, cut where a page ends."""
+        size, pieces = self.pool.spec.page_size, []
+        for context, pages, stop in portions:
+            position = context.watermark
+            for features, first, count in context.lines_before(stop):
+                while count:
+                    page, offset = divmod(position, size)
+                    now = min(count, size - offset)
+                    pieces.append(Piece(features, position, pages[page] * size + offset, first, now))
+                    position, first, count = position + now, first + now, count - now
+        return pieces
+
     def _places(self, portions: Sequence[Portion]) -> tuple[Tensor, Tensor]:
         """Positions and slots of the tokens of all portions."""
-        on_device = torch.from_numpy(np.stack(self._host_places(portions))).to(self.net.device)
-        return on_device[0], on_device[1]
-
-    def _host_places(self, portions: Sequence[Portion]) -> tuple[Int64Array, Int64Array]:
         size = self.pool.spec.page_size
         positions = [np.arange(context.watermark, stop) for context, _, stop in portions]
         slots = [slot_ids(pages, size, context.watermark, stop) for context, pages, stop in portions]
-        return np.concatenate(positions), np.concatenate(slots)
+        both = np.stack((np.concatenate(positions), np.concatenate(slots)))
+        on_device = torch.from_numpy(both).to(self.net.device)
+        return on_device[0], on_device[1]
 
     def _guess(self, jobs: Sequence[Job], noise: NoiseSource) -> HostTop:
         """The candidates of all jobs, depth after depth, job after job."""
@@ -286,7 +316,7 @@ class BlockDrafter:
         blocks = []
         for job, stop in zip(jobs, stops, strict=True):
             start, row = stop - job.length, job.row
-            packed[0, start : start + row.num_pending] = row.tokens[job.context_len :]
+            packed[0, start : start + row.num_pending] = job.pending
             packed[1, start:stop] = np.arange(job.context_len, job.context_len + job.length)
             # Slots behind the cached tokens are the row's own: the pass may lay its block there.
             spare = len(row.pages) * self.pool.spec.page_size >= job.context_len + job.length
@@ -297,11 +327,13 @@ class BlockDrafter:
 
 def _key(job: Job) -> StartKey:
     """What a draft depends on, but for its temperature and seed, which are the request's own."""
-    return job.row.request_id, job.context_len, tuple(job.row.tokens[job.context_len :])
+    return job.row.request_id, job.context_len, job.pending
 
 
-def _asked(jobs: Sequence[Job]) -> list[tuple[DraftRow, int]]:
-    return [(job.row, job.context_len) for job in jobs]
+def _asked(jobs: Sequence[Job]) -> list[DeviceJob]:
+    from wager.draft.block_device import DeviceJob
+
+    return [DeviceJob(job.row, job.context_len, job.pending) for job in jobs]
 
 
 def _make_device(

@@ -9,8 +9,8 @@ cheaper. Made by `block.py`; does not know which guesses are used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from wager.draft.base import DraftRow, TargetFace, Verified
 from wager.draft.scores import HostTop
-from wager.kvcache.pool import KVPool, slot_list
+from wager.kvcache.pool import KVPool
 from wager.nn.kernels.advance import HEADER, MAX_KEPT, Block, Walk, advance
 from wager.nn.kernels.attention import AttentionPlan
 from wager.nn.kernels.capture import Captured
@@ -30,10 +30,13 @@ from wager.nn.kernels.norm import Norm
 from wager.nn.kernels.numbers import Numbers, signed
 from wager.nn.kernels.passes import ContextEntry, Frame, KernelStack, PassViews, matrix
 from wager.nn.kernels.qkv import Places, Turn, rotation_table
-from wager.nn.kernels.tables import PassTables, TableLimits, TableRow
+from wager.nn.kernels.tables import PassTables, TableLimits
 from wager.nn.kernels.top import Heat, top_logprobs
 from wager.nn.kernels.ways import Role
 from wager.nn.models.dflash import DFlash, kernel_context, key_norms
+
+if TYPE_CHECKING:
+    from wager.draft.block import Piece
 
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64)
 MAX_ROWS = ROW_BUCKETS[-1]
@@ -43,8 +46,13 @@ MAX_NODES = 128
 """Of a tree whose verdict a draft can follow on the device."""
 
 
-DeviceJob: TypeAlias = tuple[DraftRow, int]
-"""A row that asks for guesses, and how many of its tokens are in the cache."""
+class DeviceJob(NamedTuple):
+    """A row that asks for guesses, how many of its tokens are in the cache, and those behind them."""
+
+    row: DraftRow
+    context_len: int
+    pending: tuple[int, ...] = ()
+    """Empty where only the device knows them."""
 
 
 class BlockDevice:
@@ -87,6 +95,9 @@ class BlockDevice:
         self._tables = PassTables(TableLimits(size, MAX_ROWS, pages, MAX_ROWS, items, words), device)
         self._tables.host.masks[:] = _ones(spec.block_size, words)
         self._heat = Numbers(2, size, device)
+        self._heated: list[tuple[int, float]] = []
+        """Seed and temperature of each row, as they lie on the device."""
+        self._steps = np.arange(spec.block_size)
         self._places = Numbers(3, INGEST_BUCKETS[-1], device)
         self._walk = Numbers(2, MAX_NODES, device)
         self.source: Tensor | None = None
@@ -120,25 +131,26 @@ class BlockDevice:
 
     # -- context
 
-    def ingest(
-        self, chunks: Sequence[Tensor], positions: npt.NDArray[np.int64], slots: npt.NDArray[np.int64]
-    ) -> None:
-        """Features of tokens, at their positions and slots, all in one go."""
-        count = len(positions)
+    def ingest(self, pieces: Sequence[Piece]) -> None:
+        """Features of tokens to their slots, all in one go, with one gather per tensor they lie in."""
+        by_tensor: dict[int, list[Piece]] = {}
+        for piece in pieces:
+            by_tensor.setdefault(id(piece.features), []).append(piece)
+        ordered = [piece for own in by_tensor.values() for piece in own]
+        laid = _laid(ordered)
+        count = laid.shape[1]
         if count > INGEST_BUCKETS[-1]:
-            places = torch.from_numpy(np.stack((positions, slots))).to(self.net.device)
-            features = chunks[0] if len(chunks) == 1 else torch.cat(list(chunks))
-            self._entry.run(features.to(self.net.dtype), Places(places[0], places[1]), self.pool)
+            places = torch.from_numpy(laid).to(self.net.device)
+            features = self._features.new_empty((count, self._features.shape[1]))
+            _gather(by_tensor.values(), places[2], features)
+            self._entry.run(features, Places(places[0], places[1]), self.pool)
             return
         self._places.wait()
         host = self._places.host
-        host[0, :count], host[1, :count] = positions, slots
+        host[:, :count] = laid
         host[1, count:] = -1
         self._places.push()
-        start = 0
-        for chunk in chunks:
-            self._features[start : start + len(chunk)].copy_(chunk)
-            start += len(chunk)
+        _gather(by_tensor.values(), self._places.device[2], self._features)
         size = next(bucket for bucket in INGEST_BUCKETS if bucket >= count)
         self._captured.run(("ingest", size), self._ingest_pass(size))
 
@@ -155,7 +167,7 @@ class BlockDevice:
         """Whether every block has room behind its context, and all go into one pass."""
         size, length = self.pool.spec.page_size, self.net.spec.block_size
         return len(jobs) <= MAX_ROWS and all(
-            len(row.pages) * size >= context_len + length for row, context_len in jobs
+            len(row.pages) * size >= context_len + length for row, context_len, _ in jobs
         )
 
     def launch(self, jobs: Sequence[DeviceJob]) -> None:
@@ -182,11 +194,16 @@ class BlockDevice:
         longest = context_len + row.num_pending + verified.max_depth
         source, num_nodes = self.source, len(verified.parents)
         most = row.num_pending + verified.max_depth
-        if source is None or most > MAX_KEPT or num_nodes > MAX_NODES or not self.fits([(row, longest)]):
+        if (
+            source is None
+            or most > MAX_KEPT
+            or num_nodes > MAX_NODES
+            or not self.fits([DeviceJob(row, longest)])
+        ):
             return False
         if self._done is not None:
             self._done.synchronize()
-        num_items = self._fill([(row, longest)], 1)
+        num_items = self._fill([DeviceJob(row, longest)], 1)
         numbers = self._walk
         numbers.host[0, :HEADER] = num_nodes, row.num_pending, context_len, num_items
         numbers.host[1, :num_nodes] = verified.parents
@@ -234,26 +251,63 @@ class BlockDevice:
     def _fill(self, jobs: Sequence[DeviceJob], rows: int) -> int:
         """Write and send the tables of a draft; returns the number of attention's work items."""
         length, size = self.net.spec.block_size, self.pool.spec.page_size
-        tables, heat = self._tables, self._heat.host
-        host, num = tables.host, len(jobs) * length
-        host.token_ids[:num] = self.net.spec.mask_token_id
-        table_rows, moved = [], False
-        warmth = self._heat.host_floats(1)
-        for index, (row, context_len) in enumerate(jobs):
-            own = slice(index * length, (index + 1) * length)
-            known = row.tokens[context_len:]
-            host.token_ids[own.start : own.start + len(known)] = known
-            host.positions[own] = range(context_len, context_len + length)
-            host.slots[own] = slot_list(row.pages, size, context_len, context_len + length)
-            heat[0, own], warmth[own] = signed(row.seed), row.temperature
-            table_rows.append(TableRow(own.start, length, 0, context_len, index))
-            num_pages = -(-(context_len + length) // size)
-            moved = tables.lay_pages(index, list(row.pages[:num_pages])) or moved
+        tables, count, moved = self._tables, len(jobs), False
+        host, num, width = tables.host, count * length, tables.limits.max_pages
+        for index, (row, _, _) in enumerate(jobs):
+            pages = row.pages
+            own = pages if isinstance(pages, list) and len(pages) <= width else list(pages[:width])
+            moved = tables.lay_pages(index, own) or moved
+        lines = np.empty((count, 5), np.int64)
+        lines[:, 0], lines[:, 4] = range(0, num, length), range(count)
+        lines[:, 1], lines[:, 2], lines[:, 3] = length, 0, [job.context_len for job in jobs]
+        positions = lines[:, 3, None] + self._steps
+        host.positions[:num] = positions.ravel()
+        host.slots[:num] = tables.slots_at(lines[:, 4, None], positions, size).ravel()
         host.slots[num : rows * length] = -1
-        tables.lay_rows(table_rows, self._cuts[rows].tiling)
+        host.token_ids[:num] = self.net.spec.mask_token_id
+        for index, (_, _, pending) in enumerate(jobs):
+            host.token_ids[index * length : index * length + len(pending)] = pending
+        tables.lay_rows(lines, self._cuts[rows].tiling)
         tables.push(with_pages=moved)
+        self._warm_up(jobs)
+        return int((host.items[:, 0] >= 0).sum()) if count == 1 else 0
+
+    def _warm_up(self, jobs: Sequence[DeviceJob]) -> None:
+        """Seed and temperature of every token, sent where they are not there already."""
+        asked = [(job.row.seed, job.row.temperature) for job in jobs]
+        if asked == self._heated:
+            return
+        length, self._heated = self.net.spec.block_size, asked
+        self._heat.wait()
+        num, seeds = len(jobs) * length, [signed(seed) for seed, _ in asked]
+        self._heat.host[0, :num] = np.repeat(np.array(seeds, np.int64), length)
+        warmth = np.array([temperature for _, temperature in asked], np.float32)
+        self._heat.host_floats(1)[:num] = np.repeat(warmth, length)
         self._heat.push()
-        return int((host.items[:, 0] >= 0).sum()) if len(jobs) == 1 else 0
+
+
+def _laid(pieces: Sequence[Piece]) -> npt.NDArray[np.int64]:
+    """[3, tokens]: position, slot and line of every token."""
+    _, *numbers = zip(*pieces, strict=True)
+    firsts = np.array(numbers, np.int64)
+    counts = firsts[3]
+    begins = firsts[:3] - (np.cumsum(counts) - counts)
+    which = np.repeat(np.arange(len(pieces)), counts)
+    laid: npt.NDArray[np.int64] = begins[:, which] + np.arange(len(which))
+    return laid
+
+
+def _gather(by_tensor: Iterable[Sequence[Piece]], lines: Tensor, out: Tensor) -> None:
+    """Lines of these tensors, one tensor after the other, to the first lines of `out`."""
+    start = 0
+    for pieces in by_tensor:
+        stop = start + sum([piece.num_tokens for piece in pieces])
+        features = pieces[0].features
+        if features.dtype == out.dtype:
+            torch.index_select(features, 0, lines[start:stop], out=out[start:stop])
+        else:
+            out[start:stop].copy_(features.index_select(0, lines[start:stop]))
+        start = stop
 
 
 def _ones(block_size: int, words: int) -> npt.NDArray[np.int64]:

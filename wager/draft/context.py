@@ -1,14 +1,24 @@
 """How far a block drafter knows one request: tokens in its cache, and features that wait to join them.
 
-Features are copied when they are a part of a larger tensor, so that their pass can be freed. Knows no
-network and no pages; used by `block.py`.
+Features that are a part of a larger tensor are copied, so that their pass can be freed; where one tensor was
+made for all rows of a pass, its lines are remembered instead. Knows no network and no pages; used by
+`block.py`.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple
 
 from torch import Tensor
+
+
+class Lines(NamedTuple):
+    """Consecutive lines of a tensor of features."""
+
+    features: Tensor
+    first: int
+    num_tokens: int
 
 
 class FeatureContext:
@@ -17,45 +27,54 @@ class FeatureContext:
     def __init__(self, watermark: int) -> None:
         self.watermark = watermark
         self.num_waiting = 0
-        self._chunks: deque[Tensor] = deque()
+        self._chunks: deque[Lines] = deque()
 
     @property
     def num_known(self) -> int:
         return self.watermark + self.num_waiting
 
-    def add(self, start: int, features: Tensor, *, as_is: bool = False) -> None:
+    def add(self, start: int, features: Tensor) -> None:
         """Features [tokens, size] of the tokens from `start` on; those known already are left out.
-
-        `as_is`: kept without a copy, though they may be a part of a larger tensor.
 
         Behind a gap nothing is stored: a context with a hole is of no use, and stays short until the request
         is adopted anew.
         """
         known = self.num_known - start
         if 0 <= known < len(features):
-            own = features[known:] if known else features
-            self._chunks.append(own if as_is else _owned(own))
-            self.num_waiting += len(features) - known
+            own = _owned(features[known:] if known else features)
+            self._chunks.append(Lines(own, 0, len(own)))
+            self.num_waiting += len(own)
+
+    def add_lines(self, start: int, features: Tensor, lines: range) -> None:
+        """The same for lines of a tensor that is shared with other requests: it is kept as it is."""
+        known, count = self.watermark + self.num_waiting - start, len(lines)
+        if 0 <= known < count:
+            self._chunks.append(Lines(features, lines.start + known, count - known))
+            self.num_waiting += count - known
+
+    def lines_before(self, stop: int) -> list[Lines]:
+        """Where the waiting features of tokens before `stop` lie, in order."""
+        found, left = [], stop - self.watermark
+        for chunk in self._chunks:
+            if left <= 0:
+                break
+            found.append(chunk if chunk.num_tokens <= left else chunk._replace(num_tokens=left))
+            left -= chunk.num_tokens
+        return found
 
     def before(self, stop: int) -> list[Tensor]:
         """The waiting features of tokens before `stop`, in order."""
-        chunks, at = [], self.watermark
-        for chunk in self._chunks:
-            if at >= stop:
-                break
-            chunks.append(chunk[: stop - at])
-            at += len(chunk)
-        return chunks
+        return [own.features[own.first : own.first + own.num_tokens] for own in self.lines_before(stop)]
 
     def advance(self, stop: int) -> None:
         """The features before `stop` are in the cache now: drop them."""
         left = stop - self.watermark
         self.watermark, self.num_waiting = stop, self.num_waiting - left
         while left:
-            chunk = self._chunks.popleft()
-            if len(chunk) > left:
-                self._chunks.appendleft(chunk[left:])
-            left -= min(left, len(chunk))
+            features, first, count = self._chunks.popleft()
+            if count > left:
+                self._chunks.appendleft(Lines(features, first + left, count - left))
+            left -= min(left, count)
 
 
 def _owned(features: Tensor) -> Tensor:

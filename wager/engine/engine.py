@@ -10,16 +10,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable, Iterable
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
 
 from wager.config import EngineConfig
 from wager.draft.base import Drafter, DraftRow, KeptTokens, Proposal
+from wager.engine.ahead import Ahead
 from wager.engine.events import Event, event_since, note_choices
 from wager.engine.hindsight import Hindsight
-from wager.engine.rows import NO_TREE, StepRow, draft_row, permitted_tree, within_grammar
+from wager.engine.rows import (
+    NO_TREE,
+    StepRow,
+    any_broken,
+    draft_row,
+    draft_row_behind,
+    permitted_tree,
+    within_grammar,
+)
 from wager.engine.scheduler import Hooks, Planned, Scheduler
 from wager.engine.sequence import Finish, Request, Sequence
 from wager.engine.step import run_step
@@ -89,6 +98,7 @@ class Engine:
         self.telemetry = Telemetry()
         self.runner.feature_layers = _features(parts.drafters)
         self.scheduler.hooks = self._hooks()
+        self.ahead = Ahead(self)
         self._events: list[Event] = []
         self._ended: list[tuple[Sequence, Event]] = []
         self._arrivals = 0
@@ -199,7 +209,7 @@ class Engine:
 
     def observe(self, planned: Many[Planned]) -> list[StepRow]:
         """The rows as the policy may see them."""
-        resting = self.controller.policy.rests(len(planned))
+        resting = self.ahead.has_begun or self.controller.policy.rests(len(planned))
         return [self._observe_row(row, len(planned), resting) for row in planned]
 
     def _observe_row(self, planned: Planned, num_rows: int, resting: bool) -> StepRow:
@@ -243,10 +253,8 @@ class Engine:
         except Exception as error:
             self._lose_drafter([row.sequence for row in rows], error)
             return [None] * len(rows)
-        broken = [
-            row.sequence for row, p in zip(rows, proposals, strict=True) if p is not None and p.is_broken
-        ]
-        if broken:
+        if any_broken(proposals):
+            broken = [row.sequence for row, p in zip(rows, proposals, strict=True) if p and p.is_broken]
             self._lose_drafter(broken, DrafterError(f"{name}: its scores are not numbers"))
         return [
             None if row.sequence.drafting_failed else within_grammar(row.sequence, p)
@@ -271,16 +279,18 @@ class Engine:
             return tree.prefix(max(room, 0))
         return tree
 
-    def keep(self, rows: list[StepRow], result: RunResult, kept: Many[Many[int]]) -> None:
+    def keep(self, rows: Many[StepRow], result: RunResult, kept: Many[Many[int]]) -> None:
         """Tell the drafters what now stands in the target's cache."""
-        if not self.drafters:
-            return
+        if not self.drafters or self.ahead.has_begun:
+            return  # before a pass began behind this one, its features were kept
         if len(rows) == 1 and rows[0].followed:
             return
         tokens = []
-        for row, features in zip(rows, self.runner.kept_features(result, kept), strict=True):
+        for row, (features, lines) in zip(rows, self.runner.kept_features(result, kept), strict=True):
             sequence = row.sequence
-            tokens.append(KeptTokens(sequence.request_id, sequence.num_cached, features, sequence.pages))
+            tokens.append(
+                KeptTokens(sequence.request_id, sequence.num_cached, features, sequence.pages, lines)
+            )
         for drafter in self.drafters.values():
             try:
                 drafter.keep(tokens)
@@ -288,13 +298,15 @@ class Engine:
                 self._lose_drafter([row.sequence for row in rows], error)
 
     def following(self, rows: list[StepRow], result: RunResult) -> Callable[[Tensor], None] | None:
-        """What begins the next draft behind this pass, on the device: for one row, its choices final.
+        """What begins the next draft behind this pass, or the next plain pass, on the device.
 
-        None where the host has a word in the verdict, or nothing was drafted.
+        None where the host has a word in the verdict; drafts follow one row alone.
         """
         row, tokens = rows[0], result.token_ids
         drafter = self.drafters.get(row.offer.drafter or "")
-        if len(rows) > 1 or drafter is None or tokens is None or not row.is_settled:
+        if drafter is None:
+            return self.ahead.following(rows, result)
+        if len(rows) > 1 or tokens is None or not row.is_settled:
             return None
         self._make_room(row, row.tree.num_nodes)
 
@@ -321,11 +333,11 @@ class Engine:
             if row.followed:
                 self.drafters[name].confirm(sequence.request_id, sequence.num_cached, verdict.target_token)
                 continue
-            tokens = [*sequence.tokens, *verdict.emitted]
-            if verdict.target_token in sequence.request.end_ids or len(tokens) >= sequence.max_len:
+            num_tokens = len(sequence.tokens) + len(verdict.accepted) + 1
+            if verdict.target_token in sequence.request.end_ids or num_tokens >= sequence.max_len:
                 continue
             self._make_room(row)
-            asked.setdefault(name, []).append(replace(draft_row(sequence, 1), tokens=tokens))
+            asked.setdefault(name, []).append(draft_row_behind(sequence, verdict))
         for name, wanted in asked.items():
             try:
                 self.drafters[name].start(wanted)
@@ -413,6 +425,7 @@ class Engine:
             sequence.drafting_failed = True
 
     def _fail_running(self, error: Exception) -> None:
+        self.ahead.drop()
         for sequence in list(self.scheduler.running):
             self.end(sequence, Finish.ERROR, f"the step failed: {one_line(error)}")
         self.close_ended()

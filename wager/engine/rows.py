@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -95,17 +96,58 @@ class StepRow:
         return draft_row(self.sequence, self.num_tokens, self.offer.depth)
 
 
-def draft_row(sequence: Sequence, num_pending: int, depth: int = 0) -> DraftRow:
-    """A sequence as a drafter sees it."""
+class Longer(Many[int]):
+    """Tokens with more behind them, as one sequence: whoever asks for the end copies no whole text."""
+
+    __slots__ = ("_first", "_more")
+
+    def __init__(self, first: list[int], more: Many[int]) -> None:
+        self._first, self._more = first, more
+
+    def __len__(self) -> int:
+        return len(self._first) + len(self._more)
+
+    @overload
+    def __getitem__(self, place: int) -> int: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[int]: ...
+
+    def __getitem__(self, place: int | slice) -> int | list[int]:
+        if isinstance(place, slice) and place.step is None and place.stop is None:
+            behind = (place.start or 0) - len(self._first)
+            if behind >= 0:
+                return list(self._more[behind:])
+        return [*self._first, *self._more][place]
+
+
+def draft_row_behind(sequence: Sequence, verdict: Verdict) -> DraftRow:
+    """A sequence as a drafter will see it once a verdict's tokens are appended."""
+    return draft_row(sequence, 1, tokens=Longer(sequence.tokens, verdict.emitted))
+
+
+def draft_row(
+    sequence: Sequence, num_pending: int, depth: int = 0, tokens: Many[int] | None = None
+) -> DraftRow:
+    """A sequence as a drafter sees it; `tokens`: not as they are, but as they will be."""
     return DraftRow(
         sequence.request_id,
-        sequence.tokens,
+        sequence.tokens if tokens is None else tokens,
         num_pending,
         sequence.pages,
         sequence.params.temperature,
         sequence.request.seed,
         depth,
     )
+
+
+def any_broken(proposals: Many[Proposal | None]) -> bool:
+    """Whether any of these drafts `is_broken`, asked of all at once."""
+    scores = [p.logprobs.ravel() for p in proposals if p is not None and p.logprobs is not None]
+    if not scores:
+        return False
+    every = scores[0] if len(scores) == 1 else np.concatenate(scores)
+    return bool(every.size) and bool(np.isnan(np.minimum.reduce(every)))
 
 
 def within_grammar(sequence: Sequence, proposal: Proposal | None) -> Proposal | None:

@@ -9,6 +9,7 @@ never fit is refused on arrival. The plan stage calls `plan`; commit and emit ca
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -95,9 +96,11 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self.running or self.waiting)
 
-    def plan(self) -> list[Planned]:
-        """The rows of the next step, with pages for all their tokens."""
+    def plan(self, begun: Many[Sequence] = ()) -> list[Planned]:
+        """The rows of the next step, with pages for all their tokens: those of a pass under way if any is."""
         self._clock += 1
+        if begun:
+            return [Planned(sequence, 1) for sequence in begun]
         budget = self.config.max_step_tokens
         rows: list[Planned] = []
         for sequence in self._in_order():

@@ -58,8 +58,8 @@ def run_step(engine: Engine) -> StepReport | None:
 
 
 def plan(engine: Engine) -> list[StepRow]:
-    """Ask the scheduler who runs; look at each row as the policy will."""
-    return engine.observe(engine.scheduler.plan())
+    """Ask the scheduler who runs, or take the rows that run already; look at each as the policy will."""
+    return engine.observe(engine.scheduler.plan(engine.ahead.sequences()))
 
 
 def bet(engine: Engine, rows: list[StepRow]) -> list[Offer]:
@@ -101,7 +101,7 @@ def arrange(engine: Engine, rows: list[StepRow], proposals: list[Proposal | None
 
 def verify(engine: Engine, rows: list[StepRow]) -> tuple[RunResult, Choices]:
     """One target pass over pending tokens and nodes, and the target's own choice at every judged place."""
-    result = engine.runner.run([row.run_row() for row in rows])
+    result = engine.ahead.take(rows) or engine.runner.run([row.run_row() for row in rows])
     judged = [row.choice_row() for row in rows if row.is_judged]
     if result.logits is None:
         return result, Choices([], [], [], [])

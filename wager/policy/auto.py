@@ -102,8 +102,8 @@ class Auto:
 
     # -- before drafting
 
-    def rests(self, num_rows: int) -> bool:
-        return self._rest.holds(num_rows)
+    def rests(self, num_rows: int, ahead: int = 0) -> bool:
+        return self._rest.holds(num_rows, ahead)
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
         step, plain = self._begin(rows), [PLAIN] * len(rows)

@@ -114,10 +114,10 @@ class Policy(Protocol):
 
     name: str
 
-    def rests(self, num_rows: int) -> bool:
-        """Whether a next step of so many rows, all decoding, is plain whatever drafters could do.
+    def rests(self, num_rows: int, ahead: int = 0) -> bool:
+        """Whether a step of so many rows is plain whatever drafters could do; then none need be asked.
 
-        Then none of them need be asked, and the step may begin before it is planned.
+        ahead: 0 for the step that is being planned, 1 for the one behind a step under way.
         """
         ...
 

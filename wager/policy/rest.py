@@ -39,8 +39,8 @@ class Rest:
         self._until = self._now + 1 + steps
         self._num_rows = len(rows)
 
-    def holds(self, num_rows: int) -> bool:
-        return self._now < self._until and num_rows == self._num_rows
+    def holds(self, num_rows: int, ahead: int = 0) -> bool:
+        return self._now + ahead < self._until and num_rows == self._num_rows
 
     def tick(self) -> None:
         """A step was taken."""

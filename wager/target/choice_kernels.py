@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -34,6 +35,8 @@ class DeviceChooser:
         """For so many judged positions. Tokens and scores lie side by side, so that one copy brings both."""
         is_cuda = self._device.type == "cuda"
         self._size, self._numbers = size, Numbers(6, size, self._device)
+        self._is_greedy = True
+        """Whether every temperature on the device is 0, as at first."""
         self._found = torch.zeros(12 * size, dtype=torch.uint8, device=self._device)
         self._host = torch.zeros(12 * size, dtype=torch.uint8, pin_memory=is_cuda)
         self._done = torch.cuda.Event() if is_cuda else None
@@ -43,7 +46,7 @@ class DeviceChooser:
     @torch.inference_mode()
     def choose(
         self, logits: Tensor, rows: Sequence[ChoiceRow], follow: Callable[[Tensor], None] | None = None
-    ) -> tuple[list[int], list[float]]:
+    ) -> tuple[list[int], npt.NDArray[np.float32]]:
         """The chosen token and the highest plain score at every judged position; waits for the device.
 
         `follow` is called with the tokens on the device before that, to launch what needs no more.
@@ -70,10 +73,21 @@ class DeviceChooser:
             follow(tokens)
         if self._done is not None:
             self._done.synchronize()
-        return self._tokens[:count].tolist(), self._highest[:count].tolist()
+        return self._tokens[:count].tolist(), self._highest[:count]
+
+    def _make_greedy(self) -> None:
+        """Every position, if it is not so already: nothing else is read there."""
+        if not self._is_greedy:
+            self._numbers.wait()
+            self._numbers.host_floats(_TEMPERATURE)[:] = 0.0
+            self._numbers.push()
+            self._is_greedy = True
 
     def _fill(self, rows: Sequence[ChoiceRow], vocab_size: int) -> Filters | None:
-        numbers, start = self._numbers, 0
+        if all(row.bare for row in rows):
+            self._make_greedy()
+            return None
+        numbers, start, self._is_greedy = self._numbers, 0, False
         numbers.wait()
         host = numbers.host
         temperature, top_p, min_p = (numbers.host_floats(line) for line in (_TEMPERATURE, _TOP_P, _MIN_P))

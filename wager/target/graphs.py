@@ -11,16 +11,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wager.kvcache.commit import plan_all
-from wager.kvcache.pool import slot_ids
 from wager.nn.kernels.attention import AttentionPlan, AttentionSpace
 from wager.nn.kernels.capture import Captured
 from wager.nn.kernels.cuts import LONG_KEYS, PassSize, plan_pass
@@ -29,12 +26,12 @@ from wager.nn.kernels.narrow_layers import linear_of
 from wager.nn.kernels.numbers import Numbers
 from wager.nn.kernels.passes import Frame, KernelStack, PassViews, matrix
 from wager.nn.kernels.qkv import Places, rotation_table
-from wager.nn.kernels.tables import AttentionTables, PassTables, TableLimits, TableRow, lay_masks
+from wager.nn.kernels.tables import AttentionTables, PassTables, TableLimits
 from wager.nn.kernels.ways import Role
 from wager.nn.models.decoder import Decoder
-from wager.target.inputs import PassInputs, RunRow, judged_places, row_starts
-from wager.target.runner import RunResult, TargetRunner
-from wager.tree.visibility import ancestor_words
+from wager.target.inputs import PassInputs, RunRow, judged_places
+from wager.target.lay import lay_pass
+from wager.target.runner import Kept, RunResult, TargetRunner
 
 TOKEN_BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512)
 ROW_BUCKETS = (1, 4, 16, 64, 256)
@@ -89,7 +86,9 @@ class GraphRunner(TargetRunner):
         self._cuts: dict[Size, AttentionPlan] = {}
         self._space = self._shared_space()
         self._moves = Numbers(2, 1024, decoder.device)
+        self._left, self._going_on = (Numbers(1, limits.max_rows, decoder.device) for _ in range(2))
         most = self.buckets[-1]
+        self._kept = Numbers(1, most, decoder.device)
         self._logits = torch.empty(most, spec.vocab_size, dtype=decoder.dtype, device=decoder.device)
         self._features = torch.empty(0)
 
@@ -199,16 +198,12 @@ class GraphRunner(TargetRunner):
         """One pass. Writes the rows' K/V behind their contexts; the result stands until the next pass."""
         with self._inference:
             self._room_for_features()
-            starts = row_starts(rows)
-            num_tokens = starts[-1]
-            size = self._size_of(num_tokens, len(rows), max([row.context_len for row in rows]))
-            self._fill(rows, starts, size or self._beyond)
-            if size is not None:
-                self._captured.run(size, self._pass(size))
-            judged = judged_places(rows, starts)
-            inputs = PassInputs(None, self._tables.host.slots[:num_tokens].copy(), starts, judged)
+            starts, size = self._fill(rows)
             if size is None:
-                return self._run_large(inputs)
+                return self._run_large(self._inputs(rows, starts))
+            self._captured.run(size, self._pass(size))
+            inputs = self._inputs(rows, starts)
+            num_tokens, judged = inputs.num_tokens, inputs.judged
             features = self._features[:num_tokens] if self.feature_layers else None
             if not judged:
                 return RunResult(None, features, inputs)
@@ -216,6 +211,30 @@ class GraphRunner(TargetRunner):
             if len(judged) < num_tokens:
                 logits = logits[self._on_device(judged)]
             return RunResult(logits, features, inputs, self._tables.token_ids)
+
+    def run_behind(self, rows: Sequence[RunRow], chosen: Tensor, places: Sequence[int]) -> RunResult:
+        with self._inference:
+            starts, size = self._fill(rows)
+            assert size is not None, "every running row has a place in the largest bucket"
+            num = len(rows)
+            tokens = self._tables.token_ids[:num]
+            if len(chosen) == num:
+                tokens.copy_(chosen)
+            else:
+                torch.index_select(chosen, 0, _sent_places(self._going_on, places), out=tokens)
+            self._captured.run(size, self._pass(size))
+            features = self._features[:num] if self.feature_layers else None
+            return RunResult(self._logits[:num], features, self._inputs(rows, starts), self._tables.token_ids)
+
+    def only(self, result: RunResult, places: Sequence[int]) -> RunResult:
+        inputs, logits = result.inputs, result.logits
+        if len(places) == inputs.num_tokens:
+            return result
+        assert logits is not None
+        with self._inference:
+            logits = logits.index_select(0, _sent_places(self._left, places))
+        starts = [*places, inputs.num_tokens]
+        return result._replace(logits=logits, inputs=inputs._replace(starts=starts, judged=list(places)))
 
     def _room_for_features(self) -> None:
         """The drafter that asks for features is known only after the runner: make room when it has asked."""
@@ -256,62 +275,74 @@ class GraphRunner(TargetRunner):
     def _on_device(self, numbers: Sequence[int]) -> Tensor:
         return torch.tensor(numbers, device=self.device)
 
-    def kept_features(self, result: RunResult, kept: Sequence[Sequence[int]]) -> list[Tensor | None]:
+    def kept_features(self, result: RunResult, kept: Sequence[Sequence[int]]) -> list[Kept]:
         """One copy for all rows: the next pass overwrites where they lie."""
         features, starts = result.features, result.inputs.starts
         if features is None:
-            return [None] * len(kept)
+            return [Kept(None)] * len(kept)
         with self._inference:
-            if len(kept) == 1 and kept[0][-1] == len(kept[0]) - 1:
-                return [features[: len(kept[0])].clone()]
-            indices = [start + index for start, own in zip(starts, kept, strict=False) for index in own]
-            whole = features.index_select(0, self._on_device(indices))
-            return list(whole.split([len(own) for own in kept]))
+            stops = list(accumulate([len(own) for own in kept]))
+            if stops[-1] == len(features):
+                whole = features.clone()
+            else:
+                lines = [start + index for start, own in zip(starts, kept, strict=False) for index in own]
+                whole = features.index_select(0, self._lines(lines))
+        return [Kept(whole, range(stop - len(own), stop)) for own, stop in zip(kept, stops, strict=True)]
 
-    def _move(self, slots: Sequence[npt.NDArray[np.int64]], kept: Sequence[Sequence[int]]) -> int:
+    def _lines(self, lines: Sequence[int]) -> Tensor:
+        """Lines of a pass on the device, without waiting where there is room to send them from."""
+        if len(lines) > self._kept.host.shape[1]:
+            return self._on_device(lines)
+        return _sent_places(self._kept, lines)
+
+    def _move(self, inputs: PassInputs, kept: Sequence[Sequence[int]]) -> int:
         """Without waiting: a draft may be under way on the device."""
-        src, dst = plan_all(slots, kept)
+        src: list[int] = []
+        dst: list[int] = []
+        for start, own in zip(inputs.starts, kept, strict=False):
+            if own[-1] >= len(own):
+                for place, index in enumerate(own):
+                    if index != place:
+                        src.append(start + index)
+                        dst.append(start + place)
         count, numbers = len(src), self._moves
         if count > numbers.host.shape[1]:
-            return super()._move(slots, kept)
+            return super()._move(inputs, kept)
         numbers.wait()
-        numbers.host[0, :count], numbers.host[1, :count] = src, dst
+        numbers.host[:, :count] = inputs.slots[[src, dst]]
         numbers.push()
         self.pool.copy_slots(numbers.device[0, :count], numbers.device[1, :count])
         return count
 
     # -- tables
 
-    def _fill(self, rows: Sequence[RunRow], starts: Sequence[int], size: Size) -> None:
-        """Write the pass to the host's tables and send them."""
+    def _fill(self, rows: Sequence[RunRow]) -> tuple[list[int], Size | None]:
+        """Write the pass to the host's tables and send them.
+
+        Returns where its rows start, and its bucket, None where it has none.
+        """
         if self._sent is not None:
             self._sent.synchronize()  # the copy of the pass before may still read them
-        tables, table_rows, moved = self._tables, [], False
-        for index, row in enumerate(rows):
-            start, stop = starts[index], starts[index + 1]
-            num_causal = self._lay_tokens(row, start, stop)
-            table_rows.append(TableRow(start, stop - start, num_causal, row.context_len, index))
-            num_pages = -(-(row.context_len + stop - start) // self._page_size)
-            moved = tables.lay_pages(index, list(row.pages[:num_pages])) or moved
-        tables.pad_tokens(starts[-1], size.tokens)
-        tables.lay_rows(table_rows, self._cut(size).tiling)
-        tables.push(with_pages=moved)
+        tables = self._tables
+        laid = lay_pass(rows, tables, self._page_size)
+        num_tokens = laid.starts[-1]
+        size = self._size_of(num_tokens, len(rows), laid.longest)
+        tables.pad_tokens(num_tokens, (size or self._beyond).tokens)
+        tables.lay_rows(laid.lines, self._cut(size or self._beyond).tiling)
+        tables.push(with_pages=laid.has_moved)
         if self._sent is not None:
             self._sent.record()
+        return laid.starts, size
 
-    def _lay_tokens(self, row: RunRow, start: int, stop: int) -> int:
-        """A row's tokens to their places; returns how many see all before them: nodes that branch do not."""
-        (pending, tree, context_len, pages, _), host = row, self._tables.host
-        nodes = start + len(pending)
-        host.slots[start:stop] = slot_ids(pages, self._page_size, context_len, context_len + stop - start)
-        host.token_ids[start:nodes] = pending
-        host.positions[start:nodes] = range(context_len, context_len + len(pending))
-        if nodes == stop:
-            return stop - start
-        host.token_ids[nodes:stop] = tree.token_ids
-        host.positions[nodes:stop] = tree.depths + (context_len + len(pending) - 1)
-        if tree.is_chain:
-            return stop - start
-        host.masks[start:nodes] = 0
-        lay_masks(ancestor_words(tree), host.masks[nodes:stop])
-        return len(pending)
+    def _inputs(self, rows: Sequence[RunRow], starts: list[int]) -> PassInputs:
+        """The pass in the tables as the engine knows it: nothing that the device waits for."""
+        slots = self._tables.host.slots[: starts[-1]].copy()
+        return PassInputs(None, slots, starts, judged_places(rows, starts))
+
+
+def _sent_places(numbers: Numbers, places: Sequence[int]) -> Tensor:
+    """Places in a pass, sent without waiting for what is under way."""
+    numbers.wait()
+    numbers.host[0, : len(places)] = places
+    numbers.push()
+    return numbers.device[0, : len(places)]

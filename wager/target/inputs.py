@@ -68,6 +68,8 @@ def row_starts(rows: Sequence[RunRow]) -> list[int]:
 
 def judged_places(rows: Sequence[RunRow], starts: Sequence[int]) -> list[int]:
     """Packed indices of the last pending token and the nodes of every judged row."""
+    if starts[-1] == len(rows):
+        return [index for index, row in enumerate(rows) if row.judged]
     judged: list[int] = []
     for row, stop in zip(rows, starts[1:], strict=True):
         if row.judged:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -40,6 +38,13 @@ class RunResult(NamedTuple):
         if len(kept) and kept[-1] == len(kept) - 1:
             return features[start : start + len(kept)]
         return features[torch.tensor([start + index for index in kept], device=features.device)]
+
+
+class Kept(NamedTuple):
+    """Features of a row's kept tokens: these lines of a tensor, or the whole of it."""
+
+    features: Tensor | None
+    lines: range | None = None
 
 
 class TargetRunner:
@@ -86,6 +91,17 @@ class TargetRunner:
                 hidden = hidden[torch.tensor(judged, device=hidden.device)]
             return RunResult(self.decoder.logits(hidden), features, inputs)
 
+    def run_behind(self, rows: Sequence[RunRow], chosen: Tensor, places: Sequence[int]) -> RunResult:
+        """A pass of rows with one pending token each, which the pass before chose at these places.
+
+        The tokens are on the device alone; nobody waits. Precondition: `has_kernels`.
+        """
+        raise NotImplementedError
+
+    def only(self, result: RunResult, places: Sequence[int]) -> RunResult:
+        """The result of a pass of plain rows as that of some of them, ascending. Precondition: as above."""
+        raise NotImplementedError
+
     def warm(self, progress: Callable[[int, int], None] | None = None) -> int:
         """Make passes ready before the first request; returns how many were captured."""
         return 0
@@ -93,9 +109,9 @@ class TargetRunner:
     def when_idle(self) -> None:
         """Called while nothing runs: for what must not hold up a request."""
 
-    def kept_features(self, result: RunResult, kept: Sequence[Sequence[int]]) -> list[Tensor | None]:
+    def kept_features(self, result: RunResult, kept: Sequence[Sequence[int]]) -> list[Kept]:
         """Features of every row's kept pass tokens."""
-        return [result.row_features(row, indices) for row, indices in enumerate(kept)]
+        return [Kept(result.row_features(row, indices)) for row, indices in enumerate(kept)]
 
     def commit(self, result: RunResult, kept: Sequence[Sequence[int]]) -> int:
         """Make the cache equal to the verdict: `kept[r]` are row r's pass tokens that stand, ascending.
@@ -108,7 +124,7 @@ class TargetRunner:
         else:
             return 0  # chains and plain rows stand where they are
         with self._inference:
-            return self._move(result.inputs.row_slots, kept)
+            return self._move(result.inputs, kept)
 
-    def _move(self, slots: Sequence[npt.NDArray[np.int64]], kept: Sequence[Sequence[int]]) -> int:
-        return commit_path(self.pool, slots, kept)
+    def _move(self, inputs: PassInputs, kept: Sequence[Sequence[int]]) -> int:
+        return commit_path(self.pool, inputs.row_slots, kept)

@@ -114,13 +114,17 @@ class Sampler:
         """
         on_device = self._device is not None and logits.dtype != torch.float64
         if self._device is not None and on_device:
-            chosen, highest = self._device.choose(logits, rows, follow)
+            chosen, scores = self._device.choose(logits, rows, follow)
+            highest: Sequence[float] = () if np.isfinite(scores).all() else scores.tolist()
         else:
             chosen, highest = _best(logits)
         broken = [] if all(map(math.isfinite, highest)) else [not math.isfinite(one) for one in highest]
         start, want_logprobs, want_soft = 0, False, False
         for row in rows:
             stop = start + row.tree.num_nodes + 1
+            if row.bare and row.params.logprobs is None:
+                start = stop
+                continue
             settled = row.bare or row.is_plain or (on_device and not row.has_processing)
             if not settled and not (broken and any(broken[start:stop])):
                 chosen[start:stop] = self._choose_row(logits[start:stop], row)

@@ -87,7 +87,7 @@ class Detokenizer:
         """Make the first fresh ids the context of the rest; their text has all been given out."""
         if num_ids:
             self._context, self._fresh = self._fresh[:num_ids], self._fresh[num_ids:]
-            self._context_text = self._decode(self._context)
+            self._context_text = self._text_of(self._context)
             self._num_sent = 0
 
     def _settle_some(self, text: str) -> None:
@@ -101,8 +101,12 @@ class Detokenizer:
                 self._num_sent = num_sent
                 return
 
+    def _text_of(self, token_ids: list[int]) -> str:
+        """The same as `_decode`, for ids that mostly come one by one and again and again."""
+        return self._tokenizer.text_of(token_ids[0]) if len(token_ids) == 1 else self._decode(token_ids)
+
     def _decode(self, token_ids: list[int]) -> str:
-        return self._tokenizer.decode(token_ids, skip_special=False) if token_ids else ""
+        return self._tokenizer.decode_visible(token_ids) if token_ids else ""
 
 
 def num_unfinished(text: str) -> int:

@@ -36,6 +36,7 @@ class Tokenizer:
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         self.vocab_size = max(backend.get_vocab_size(with_added_tokens=False), *(1 + i for i in added), 0)
         self.eos_ids = self._with_own_eos(eos_ids)
+        self._texts: dict[int, str] = {}
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> "Tokenizer":
@@ -92,6 +93,17 @@ class Tokenizer:
     def decode(self, token_ids: Sequence[int], skip_special: bool = True) -> str:
         """The text of `token_ids`. Unknown ids, such as a model's padding rows, give nothing."""
         return self._backend.decode(self.visible(token_ids, skip_special), skip_special_tokens=False)
+
+    def decode_visible(self, token_ids: Sequence[int]) -> str:
+        """The text of ids that `visible` has let through, special ones included."""
+        return self._backend.decode(token_ids, skip_special_tokens=False)
+
+    def text_of(self, token_id: int) -> str:
+        """The text of one such id by itself; remembered."""
+        text = self._texts.get(token_id)
+        if text is None:
+            text = self._texts[token_id] = self.decode_visible([token_id])
+        return text
 
     def visible(
         self, token_ids: Iterable[int], skip_special: bool = True, shown_ids: Container[int] = ()

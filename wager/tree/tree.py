@@ -56,7 +56,7 @@ class Tree:
 
     @property
     def num_nodes(self) -> int:
-        return int(self.token_ids.shape[0])
+        return len(self.token_ids)
 
     @property
     def max_depth(self) -> int:

@@ -143,3 +143,33 @@ def test_one_row_after_another_is_laid_as_by_itself(sizes: list[tuple[int, int]]
         assert np.array_equal(used.host.rows[0], fresh.host.rows[0])
         assert np.array_equal(used.host.items, fresh.host.items)
         assert np.array_equal(used.host.homes, fresh.host.homes)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(ROW, min_size=2, max_size=6), st.lists(st.integers(0, 400), min_size=1, max_size=4))
+def test_rows_that_grow_are_laid_as_for_the_first_time(
+    sizes: list[tuple[int, int]], grown: list[int]
+) -> None:
+    """A pass like the one before writes only its contexts; one that differs, all of it."""
+    num_tokens = sum(count for count, _ in sizes)
+    tiling = choose_tiling(HeadShape(8, 2, 64), len(sizes), num_tokens, 64)
+    limits = TableLimits(num_tokens, len(sizes), 1, 1, tiling.max_items)
+    used = PassTables(limits, "cpu")
+    for step, more in enumerate(grown):
+        longer = [(count, context + more) for count, context in sizes]
+        if step == 2:
+            used.lay_rows(table_rows(sizes[:1]), tiling)
+        for rows in (table_rows(sizes), table_rows(longer), table_rows(longer[:-1])):
+            fresh = PassTables(limits, "cpu")
+            used.lay_rows(np.array(rows), tiling)
+            fresh.lay_rows(rows, tiling)
+            assert np.array_equal(used.host.rows[: len(rows)], fresh.host.rows[: len(rows)])
+            assert np.array_equal(used.host.items, fresh.host.items)
+            assert np.array_equal(used.host.homes, fresh.host.homes)
+
+
+def test_slots_follow_the_pages_that_are_laid() -> None:
+    tables = PassTables(TableLimits(4, 2, 5, 2, 8), "cpu")
+    assert tables.lay_pages(1, [7, 3, 9]) and not tables.lay_pages(1, [7, 3]) and tables.lay_pages(1, [7, 4])
+    slots = tables.slots_at(np.array([1, 1, 1]), np.array([0, 15, 17]), 16)
+    assert slots.tolist() == [112, 127, 65]

@@ -39,7 +39,7 @@ line of a tile, whose result would be as large as its keys.
 """
 
 
-_STRETCH = (1.0, 1.125, 1.25, 1.5, 2.0)  # of the shortest split, lengths to weigh
+_STRETCH = np.array((1.0, 1.125, 1.25, 1.5, 2.0))  # of the shortest split, lengths to weigh
 
 
 class TableRow(NamedTuple):
@@ -127,8 +127,15 @@ class HostTables(NamedTuple):
     homes: Int32Array
 
 
+class _Laid(NamedTuple):
+    """What of a pass stays the same while its contexts grow: its rows, with splits in place of those."""
+
+    rows: bytes
+    tile_tokens: int
+
+
 class _Alone(NamedTuple):
-    """What of a pass of one row stays the same while its context grows."""
+    """The same of a pass of one row."""
 
     start: int
     num_tokens: int
@@ -146,7 +153,9 @@ class PassTables:
 
     def __init__(self, limits: TableLimits, device: torch.device | str) -> None:
         self.limits = limits
-        self._alone: _Alone | None = None
+        self._laid: _Laid | _Alone | None = None
+        self._item_rows = np.empty(0, np.int64)
+        """The row of each item, of a pass of several."""
         self._known_pages: list[list[int]] = [[] for _ in range(limits.page_rows)]
         pin = torch.device(device).type == "cuda"
         size = sum(_words(limits))
@@ -155,15 +164,12 @@ class PassTables:
         pages = (limits.page_rows, limits.max_pages)
         self._pages_host = torch.zeros(pages, dtype=torch.int32, pin_memory=pin)
         self.pages = torch.zeros(pages, dtype=torch.int32, device=device)
+        self.host_pages: Int32Array = self._pages_host.numpy()
+        """[page_rows, max_pages]: a sequence's pages stay in one line for as long as it runs."""
         self.host = HostTables(*(view.numpy() for view in _carve(self._flat_host, limits)))
         views = _carve(self._flat, limits)
         self.token_ids, self.positions, self.slots, self.masks, self.rows, self.items, self.homes = views
         self.clear()
-
-    @property
-    def host_pages(self) -> Int32Array:
-        """[page_rows, max_pages]: a sequence's pages stay in one line for as long as it runs."""
-        return self._pages_host.numpy()
 
     def attention(self) -> AttentionTables:
         return AttentionTables(self.rows, self.items, self.pages, self.masks, self.positions, self.homes)
@@ -173,23 +179,36 @@ class PassTables:
         host = self.host
         host.token_ids[:], host.positions[:], host.slots[:] = 0, 0, -1
         host.rows[:], host.items[:], host.homes[:] = 0, -1, -1
-        self._alone = None
+        self._laid = None
 
-    def lay_rows(self, rows: Sequence[TableRow], tiling: Tiling) -> None:
-        """Fill the tables of rows, items and homes; a pass beyond the limits is the caller's mistake."""
+    def lay_rows(self, rows: Sequence[TableRow] | Int64Array, tiling: Tiling) -> None:
+        """Fill the tables of rows, items and homes; a pass beyond the limits is the caller's mistake.
+
+        `rows` may also be an array [rows, 5] with the fields of a `TableRow` in each line.
+        """
         host = self.host
         assert len(rows) <= len(host.rows), "a pass beyond its tables"
         if len(rows) == 1:
-            return self._lay_one(rows[0], tiling)
-        self._alone = None
-        host.rows[len(rows) :], host.homes[:] = 0, -1
-        lines = np.array(rows, np.int64).reshape(-1, 5)
-        splits = num_splits(lines, tiling)
-        laid = host.rows[: len(rows)]
+            return self._lay_one(TableRow(*rows[0]), tiling)
+        lines = np.asarray(rows, np.int64).reshape(-1, 5)
+        splits, contexts, fixed = num_splits(lines, tiling), lines[:, 3], lines.copy()
+        fixed[:, 3] = splits
+        laid = _Laid(fixed.tobytes(), tiling.tile_tokens)
+        if laid != self._laid:
+            self._lay_several(lines, splits, tiling)
+            self._laid = laid
+        host.rows[: len(lines), 3] = contexts
+        host.items[: len(self._item_rows), 3] = contexts[self._item_rows]
+
+    def _lay_several(self, lines: Int64Array, splits: Int64Array, tiling: Tiling) -> None:
+        host = self.host
+        host.rows[len(lines) :], host.homes[:] = 0, -1
+        laid = host.rows[: len(lines)]
         laid[:, :4], laid[:, 4], laid[:, 5] = lines[:, :4], splits, lines[:, 4]
         tiles = -(-lines[:, 1] // tiling.tile_tokens)
         row, within = _places(tiles * splits)
         assert len(row) <= len(host.items), "a pass beyond its tables"
+        self._item_rows = row
         items = host.items[: len(row)]
         items[:, :ROW_FIELDS] = laid[row]
         tile, items[:, ROW_FIELDS + 1] = np.divmod(within, splits[row])
@@ -207,11 +226,16 @@ class PassTables:
     def lay_pages(self, line: int, pages: Sequence[int]) -> bool:
         """Write a sequence's pages to a line of the page table; whether that changed anything."""
         known = self._known_pages[line]
-        if known[: len(pages)] == pages:
+        if known == pages or known[: len(pages)] == pages:
             return False
         self.host_pages[line, : len(pages)] = pages
         self._known_pages[line] = list(pages)
         return True
+
+    def slots_at(self, lines: Int64Array, positions: Int64Array, page_size: int) -> Int64Array:
+        """The slots of tokens at these positions, by the lines of the page table that are laid."""
+        page, offset = np.divmod(positions, page_size)
+        return self.host_pages[lines, page].astype(np.int64) * page_size + offset
 
     def _lay_one(self, row: TableRow, tiling: Tiling) -> None:
         """A pass of one row, as most are where somebody waits: what is as it was is not written again."""
@@ -220,13 +244,13 @@ class PassTables:
         laid, host = _Alone(start, count, splits, tiling.tile_tokens), self.host
         num_items = -(-count // tiling.tile_tokens) * splits
         assert num_items <= len(host.items), "a pass beyond its tables"
-        if laid != self._alone:
+        if laid != self._laid:
             host.rows[:], host.items[:], host.homes[:] = 0, -1, -1
             item, token = np.arange(num_items), np.arange(count)
             host.items[:num_items, ROW_FIELDS] = item // splits * tiling.tile_tokens
             host.items[:num_items, ROW_FIELDS + 1] = item % splits
             host.homes[start : start + count] = token // tiling.tile_tokens * splits
-            self._alone = laid
+            self._laid = laid
         host.rows[0] = *row[:4], splits, row.page_row
         host.items[:num_items, :ROW_FIELDS] = host.rows[0]
 
@@ -265,7 +289,10 @@ def num_splits(lines: Int64Array, tiling: Tiling) -> Int64Array:
     tiles = -(-lines[:, 1] // tiling.tile_tokens)
     total = int(tiles @ keys)
     shortest = max(tiling.min_keys, -(-total // tiling.max_splits))
-    splits = -(-keys // (shortest * np.array(_STRETCH))[:, None].astype(np.int64))
+    first = -(-keys // shortest)
+    if int(first @ tiles) <= tiling.max_splits or int(keys.max(initial=0)) <= shortest:
+        return first  # all at once, and longer ones end later; or there is nothing to split
+    splits = -(-keys // (shortest * _STRETCH)[:, None].astype(np.int64))
     longest = (-(-keys // np.maximum(splits, 1))).max(axis=1, initial=0)
     late = total / tiling.max_splits + longest / 2
     ends = np.where(splits @ tiles <= tiling.max_splits, longest, np.maximum(late, longest))
@@ -277,7 +304,7 @@ def splits_of_one(keys: int, num_tokens: int, tiling: Tiling) -> int:
     tiles = -(-num_tokens // tiling.tile_tokens)
     shortest = max(tiling.min_keys, -(-tiles * keys // tiling.max_splits))
     best, soonest = 1, float("inf")
-    for stretch in _STRETCH:
+    for stretch in _STRETCH.tolist():
         splits = -(-keys // int(shortest * stretch))
         longest = -(-keys // max(splits, 1))
         fits = splits * tiles <= tiling.max_splits

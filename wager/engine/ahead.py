@@ -1,0 +1,101 @@
+"""Plain steps run ahead: on a device the next pass begins before the host has read what this one chose.
+
+While nobody guesses, a next pass depends on this one's choices alone, and those are on the device already. So
+it is queued behind them, and planning, handing out and learning happen while the device is at work. What
+ends in the step between is left out when the result is read; whoever arrives waits for the pass under way.
+The stages of step.py know of it in two places: `plan` takes the rows of such a pass, `verify` its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch import Tensor
+
+from wager.engine.rows import NO_TREE, StepRow
+from wager.engine.sequence import Sequence
+from wager.errors import OutOfPages
+from wager.target import RunResult, RunRow
+
+if TYPE_CHECKING:
+    from wager.engine.engine import Engine
+
+_ONE = range(1)  # the tokens of a plain row that stand: the pending one
+_UNKNOWN = (0,)  # stands for a pending token that only the device knows
+
+
+class _Begun(NamedTuple):
+    """A pass under way: its rows, and what it will give."""
+
+    sequences: list[Sequence]
+    result: RunResult
+
+
+class Ahead:
+    """The pass that was begun before its step, if any."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._begun: _Begun | None = None
+
+    def sequences(self) -> list[Sequence]:
+        """Those in the pass under way that still run; none where there is no such pass."""
+        if self._begun is None:
+            return []
+        running = {id(sequence) for sequence in self._engine.scheduler.running}
+        found = [sequence for sequence in self._begun.sequences if id(sequence) in running]
+        if not found:
+            self._begun = None  # nobody is left to read it
+        return found
+
+    @property
+    def has_begun(self) -> bool:
+        return self._begun is not None
+
+    def take(self, rows: Many[StepRow]) -> RunResult | None:
+        """The pass under way as that of these rows, which are all that is left of it."""
+        begun, self._begun = self._begun, None
+        if begun is None:
+            return None
+        places = {id(sequence): place for place, sequence in enumerate(begun.sequences)}
+        return self._engine.runner.only(begun.result, [places[id(row.sequence)] for row in rows])
+
+    def drop(self) -> None:
+        """What is under way concerns nobody any more."""
+        self._begun = None
+
+    def following(self, rows: Many[StepRow], result: RunResult) -> Callable[[Tensor], None] | None:
+        """What begins the next pass behind this one; None where that must wait for the host."""
+        engine = self._engine
+        if not engine.runner.has_kernels or engine.scheduler.waiting or not all(map(_is_free, rows)):
+            return None
+        places = [place for place, row in enumerate(rows) if _goes_on(row.sequence)]
+        if not places or engine.wants_p1 or not engine.controller.policy.rests(len(places), ahead=1):
+            return None
+        sequences = [rows[place].sequence for place in places]
+        try:
+            for sequence in sequences:
+                engine.scheduler.grow(sequence, sequence.num_cached + 2)
+        except OutOfPages:
+            return None
+
+        def follow(chosen: Tensor) -> None:
+            engine.keep(rows, result, [_ONE] * len(rows))  # the next pass overwrites where features lie
+            asked = [RunRow(_UNKNOWN, NO_TREE, one.num_cached + 1, one.pages) for one in sequences]
+            self._begun = _Begun(sequences, engine.runner.run_behind(asked, chosen, places))
+
+        return follow
+
+
+def _is_free(row: StepRow) -> bool:
+    """Whether a row is plain and the host has no word in its choice."""
+    if row.num_tokens != 1 or row.tree.num_nodes or row.offer.drafter is not None or row.view.nodes:
+        return False
+    return row.is_settled and row.sequence.params.logprobs is None
+
+
+def _goes_on(sequence: Sequence) -> bool:
+    """Whether its length lets it go on after this step's token."""
+    return len(sequence.tokens) + 1 < sequence.max_len
