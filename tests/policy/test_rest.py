@@ -72,3 +72,17 @@ def test_a_resting_policy_offers_nothing_and_a_new_row_wakes_it() -> None:
     assert policy.rests(1) and policy.offer(ROWS) == [PLAIN]
     assert not policy.rests(2)
     assert np.isfinite(policy.prediction.time_ms)
+
+
+def test_who_may_not_bet_rests_whatever_look_is_due() -> None:
+    experience = known_costs(STEEP)
+    experience.ledger.post("gone", 1000.0, 900.0, 180)
+    policy = Auto(experience)
+    assert policy.offer(ROWS) == [PLAIN]
+    assert policy.rests(1, ahead=1) and not policy.rests(2, ahead=1)
+
+
+def test_who_cannot_draft_at_all_does_not_rest() -> None:
+    policy = Auto(known_costs(STEEP))
+    assert policy.offer([Row("r", drafters=())]) == [PLAIN]
+    assert not policy.rests(1, ahead=1), "its drafter may find something at the next step"

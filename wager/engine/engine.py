@@ -321,11 +321,12 @@ class Engine:
     def start_drafts(self, rows: list[StepRow], verdicts: Many[Verdict | None]) -> None:
         """Begin the drafts that the next step will probably ask for: those of rows that drafted in this one.
 
-        A device drafts then while tokens are handed out; elsewhere nothing happens.
+        A device drafts then while tokens are handed out; elsewhere nothing happens. Every drafter in use begins
+        for all of them, since a row may change from one to another, and a draft that lacks it is made anew.
         """
         if not self.runner.has_kernels:
             return
-        asked: dict[str, list[DraftRow]] = {}
+        names, asked = set[str](), list[DraftRow]()
         for row, verdict in zip(rows, verdicts, strict=True):
             name, sequence = row.offer.drafter, row.sequence
             if name is None or verdict is None or row.close is not None:
@@ -337,10 +338,11 @@ class Engine:
             if verdict.target_token in sequence.request.end_ids or num_tokens >= sequence.max_len:
                 continue
             self._make_room(row)
-            asked.setdefault(name, []).append(draft_row_behind(sequence, verdict))
-        for name, wanted in asked.items():
+            names.add(name)
+            asked.append(draft_row_behind(sequence, verdict))
+        for name in names:
             try:
-                self.drafters[name].start(wanted)
+                self.drafters[name].start(asked)
             except Exception as error:
                 self._lose_drafter([row.sequence for row in rows if row.offer.drafter == name], error)
 

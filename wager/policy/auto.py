@@ -121,7 +121,7 @@ class Auto:
                 step.depths.clear()
                 return plain  # a prompt has taken all places: no guess could be verified
         elif step.base_tokens == len(rows):
-            self._rest.begin(rows, self._known)
+            self._rest.begin(rows, self._known if step.may_bet else None)
         return offers
 
     def _offers(self, rows: Sequence[Row], plain: list[Offer]) -> list[Offer]:
@@ -134,6 +134,7 @@ class Auto:
             ):
                 by_drafter.setdefault(name, []).append(i)
         if not by_drafter or not self._may_bet(ledger.total, 1.0):
+            step.may_bet = not any(row.drafters for row in rows)
             return offers
         for drafter, places in by_drafter.items():
             depth, chosen = self._worth_drafting(drafter, rows, places)
@@ -357,8 +358,13 @@ class Auto:
                 self._known.survival(share.row).observe(share.accepted, share.num_nodes, key)
 
     def _learn_gains(self, outcome: StepOutcome, expected: dict[int, float], costs: FloatArray) -> None:
-        """What each drafted row's bet was worth: half as expected, half as it came."""
-        step = self._step
+        """What each drafted row's bet was worth: half as expected, half as it came.
+
+        Guesses without probabilities are judged by how it came: what was expected of them is how others fared.
+        """
+        step, arranged = self._step, self._step.arranged
+        assert arranged is not None
+        has_word = [draft is not None and draft.logprobs is not None for draft in arranged.drafts]
         total_nodes = sum([share.num_nodes for share in outcome.rows])
         price = 0.0
         if total_nodes:
@@ -368,7 +374,9 @@ class Auto:
             if share.offer.drafter is None or i not in expected:
                 continue
             line = self._known.line(share.offer.drafter, share.row.phase)
-            gain = 0.5 * (expected[i] + share.accepted - price * share.num_nodes)
+            gain = share.accepted - price * share.num_nodes
+            if has_word[i]:
+                gain = 0.5 * (expected[i] + gain)
             gain = self._as_whole(share, gain)
             line.gain.add(gain)
             self._known.gain(share.row, share.offer.drafter).add(gain)

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from wager.policy.base import Row
 from wager.policy.known import Known
 
-_LONGEST = 16  # steps
-_MANY = 8  # rows from which drafters that could propose nothing to anyone are not asked
-_UNABLE = 6  # for so many steps
+_LONGEST = 16  # steps,
+_MANY = 8  # from so many rows on, since for each of them
+_LONGEST_OF_MANY = 96  # a wake-up costs host time that runs ahead of the device otherwise
+_UNABLE = 32  # steps for which drafters are not asked then that could propose nothing to anyone
 
 
 class Rest:
@@ -27,14 +28,19 @@ class Rest:
         self._num_rows = 0
         self._drafters: set[str] = set()
 
-    def begin(self, rows: Sequence[Row], known: Known) -> None:
-        """Nothing was offered to these rows: rest from the next step on."""
+    def begin(self, rows: Sequence[Row], known: Known | None) -> None:
+        """Nothing was offered to these rows: rest from the next step on.
+
+        known: what tells when the next look is due; None where nobody may bet, whatever it is worth.
+        """
         lines = {(drafter, row.phase) for row in rows for drafter in row.drafters}
-        able = {drafter for drafter, _ in lines}
+        able, many = {drafter for drafter, _ in lines}, len(rows) >= _MANY
         self._drafters |= able
-        steps = min([_LONGEST, *[known.line(*line).probe.left - 1 for line in lines]])
-        if not lines or self._drafters - able:  # one that could not may find something at any step
-            steps = min(steps, _UNABLE if len(rows) >= _MANY else 0)
+        steps = _LONGEST_OF_MANY if many else _LONGEST
+        if known is not None:
+            steps = min([steps, *[known.line(*line).probe.left - 1 for line in lines]])
+            if not lines or self._drafters - able:  # one that could not may find something at any step
+                steps = min(steps, _UNABLE if many else 0)
         self._begun = self._now
         self._until = self._now + 1 + steps
         self._num_rows = len(rows)
