@@ -29,7 +29,7 @@ from wager.nn.models.dflash import DFlash, check_pair
 from wager.nn.noise import NoiseSource
 
 if TYPE_CHECKING:
-    from wager.draft.block_device import BlockDevice, DeviceJob
+    from wager.draft.block_device import BlockDevice
 
 Int64Array = npt.NDArray[np.int64]
 StartKey: TypeAlias = tuple[Hashable, int, tuple[int, ...]]
@@ -82,6 +82,15 @@ class Job(NamedTuple):
     pending: tuple[int, ...]
     length: int
     depth: int
+
+
+class DeviceJob(NamedTuple):
+    """A row that asks for guesses, how many of its tokens are in the cache, and those behind them."""
+
+    row: DraftRow
+    context_len: int
+    pending: tuple[int, ...] = ()
+    """Empty where only the device knows them."""
 
 
 class BlockDrafter:
@@ -331,8 +340,6 @@ def _key(job: Job) -> StartKey:
 
 
 def _asked(jobs: Sequence[Job]) -> list[DeviceJob]:
-    from wager.draft.block_device import DeviceJob
-
     return [DeviceJob(job.row, job.context_len, job.pending) for job in jobs]
 
 

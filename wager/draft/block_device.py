@@ -10,14 +10,14 @@ cheaper. Made by `block.py`; does not know which guesses are used.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from wager.draft.base import DraftRow, TargetFace, Verified
+from wager.draft.base import TargetFace, Verified
+from wager.draft.block import DeviceJob, Piece
 from wager.draft.scores import HostTop
 from wager.kvcache.pool import KVPool
 from wager.nn.kernels.advance import HEADER, MAX_KEPT, Block, Walk, advance
@@ -35,24 +35,12 @@ from wager.nn.kernels.top import Heat, top_logprobs
 from wager.nn.kernels.ways import Role
 from wager.nn.models.dflash import DFlash, kernel_context, key_norms
 
-if TYPE_CHECKING:
-    from wager.draft.block import Piece
-
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64)
 MAX_ROWS = ROW_BUCKETS[-1]
 """Rows of one pass; more are drafted in several."""
 INGEST_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 MAX_NODES = 128
 """Of a tree whose verdict a draft can follow on the device."""
-
-
-class DeviceJob(NamedTuple):
-    """A row that asks for guesses, how many of its tokens are in the cache, and those behind them."""
-
-    row: DraftRow
-    context_len: int
-    pending: tuple[int, ...] = ()
-    """Empty where only the device knows them."""
 
 
 class BlockDevice:

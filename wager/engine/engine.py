@@ -321,8 +321,8 @@ class Engine:
     def start_drafts(self, rows: list[StepRow], verdicts: Many[Verdict | None]) -> None:
         """Begin the drafts that the next step will probably ask for: those of rows that drafted in this one.
 
-        A device drafts then while tokens are handed out; elsewhere nothing happens. Every drafter in use begins
-        for all of them, since a row may change from one to another, and a draft that lacks it is made anew.
+        A device drafts then while tokens are handed out; elsewhere nothing happens. Every drafter in use
+        begins for all of them: a row may change from one to another, and a draft that lacks it is made anew.
         """
         if not self.runner.has_kernels:
             return

@@ -360,7 +360,7 @@ class Auto:
     def _learn_gains(self, outcome: StepOutcome, expected: dict[int, float], costs: FloatArray) -> None:
         """What each drafted row's bet was worth: half as expected, half as it came.
 
-        Guesses without probabilities are judged by how it came: what was expected of them is how others fared.
+        Guesses without probabilities are judged by how it came: what is expected of them is how others fared.
         """
         step, arranged = self._step, self._step.arranged
         assert arranged is not None

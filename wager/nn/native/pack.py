@@ -67,9 +67,7 @@ class Store:
     """
 
     def __init__(self, num_bytes: int) -> None:
-        memory = mmap.mmap(-1, max(num_bytes, mmap.PAGESIZE))
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            memory.madvise(mmap.MADV_HUGEPAGE)
+        memory = _memory(max(num_bytes, mmap.PAGESIZE))
         self._bytes = torch.frombuffer(memory, dtype=torch.uint8)
         self.used = 0
 
@@ -81,6 +79,15 @@ class Store:
         home = self._bytes[start : self.used]
         home.copy_(source)
         return home
+
+
+def _memory(num_bytes: int) -> mmap.mmap:
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return mmap.mmap(-1, num_bytes)
+    # NOTE: Python's own default is shared memory, to which most systems give no large pages.
+    memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 class Packer:

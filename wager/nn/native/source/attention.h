@@ -30,6 +30,30 @@ struct Keys {
     }
 };
 
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+// LANES numbers of LANES keys, from rows to columns. Four numbers of every fourth key make a vector, four of which
+// are then transposed within their quarters: half of the work is done by the reading.
+INLINE void transpose(const float* const* rows, int64_t offset, float* out, int64_t out_stride) {
+    for (int four = 0; four < LANES; four += 4) {
+        __m512 v[4];
+        for (int i = 0; i < 4; i++) {
+            const float* const* row = rows + i;
+            const int64_t at = offset + four;
+            v[i] = _mm512_castps128_ps512(_mm_loadu_ps(row[0] + at));
+            v[i] = _mm512_mask_broadcast_f32x4(v[i], 0x00f0, _mm_loadu_ps(row[4] + at));
+            v[i] = _mm512_mask_broadcast_f32x4(v[i], 0x0f00, _mm_loadu_ps(row[8] + at));
+            v[i] = _mm512_mask_broadcast_f32x4(v[i], 0xf000, _mm_loadu_ps(row[12] + at));
+        }
+        const __m512 low = _mm512_unpacklo_ps(v[0], v[2]), high = _mm512_unpackhi_ps(v[0], v[2]);
+        const __m512 low_odd = _mm512_unpacklo_ps(v[1], v[3]), high_odd = _mm512_unpackhi_ps(v[1], v[3]);
+        float* to = out + four * out_stride;
+        store(to, (Vec)_mm512_unpacklo_ps(low, low_odd));
+        store(to + out_stride, (Vec)_mm512_unpackhi_ps(low, low_odd));
+        store(to + 2 * out_stride, (Vec)_mm512_unpacklo_ps(high, high_odd));
+        store(to + 3 * out_stride, (Vec)_mm512_unpackhi_ps(high, high_odd));
+    }
+}
+#else
 // One interleaving step of a transposition: a0 b0 a1 b1 ... and the upper halves likewise.
 INLINE void interleave(Vec& a, Vec& b) {
     IVec low, high;
@@ -38,10 +62,7 @@ INLINE void interleave(Vec& a, Vec& b) {
         high[i] = i / 2 + LANES / 2 + i % 2 * LANES;
     }
     const Vec first = a, second = b;
-#if defined(__AVX512F__) && defined(__AVX512BW__)
-    a = (Vec)_mm512_permutex2var_ps((__m512)first, (__m512i)low, (__m512)second);
-    b = (Vec)_mm512_permutex2var_ps((__m512)first, (__m512i)high, (__m512)second);
-#elif defined(__clang__)
+#if defined(__clang__)
     for (int i = 0; i < LANES; i++) {
         a[i] = i % 2 ? second[i / 2] : first[i / 2];
         b[i] = i % 2 ? second[i / 2 + LANES / 2] : first[i / 2 + LANES / 2];
@@ -68,6 +89,7 @@ INLINE void transpose(const float* const* rows, int64_t offset, float* out, int6
     }
     for (int i = 0; i < LANES; i++) store(out + i * out_stride, v[i]);
 }
+#endif
 
 // Ask for one row of a head ahead of its use.
 INLINE void fetch_row(const float* row, int64_t head_dim) {
@@ -75,8 +97,8 @@ INLINE void fetch_row(const float* row, int64_t head_dim) {
 }
 
 // Keys from..from+KEY_BLOCK-1, or as many as there are before `to`, as columns: out [head_dim][KEY_BLOCK]. Columns
-// beyond the last repeat it. The next block's keys are asked for meanwhile: since its last use the weights of
-// the other layers have pushed them out of near memory.
+// beyond the last repeat it. The next block's keys and this one's values are asked for meanwhile: since their
+// last use the weights of the other layers have pushed them out of near memory.
 static void gather_keys(const Keys& keys, int64_t from, int64_t to, float* out) {
     const float* rows[KEY_BLOCK];
     const int64_t count = to - from < KEY_BLOCK ? to - from : KEY_BLOCK;
@@ -84,6 +106,7 @@ static void gather_keys(const Keys& keys, int64_t from, int64_t to, float* out) 
     for (int64_t j = 0; j < used; j++) {
         rows[j] = keys.key(from + (j < count ? j : count - 1));
         if (from + KEY_BLOCK + j < to) fetch_row(keys.key(from + KEY_BLOCK + j), keys.head_dim);
+        if (j < count) fetch_row(keys.value(from + j), keys.head_dim);
     }
     const int64_t whole = keys.head_dim / LANES * LANES;
     for (int64_t j = 0; j < used; j += LANES) {
@@ -93,22 +116,32 @@ static void gather_keys(const Keys& keys, int64_t from, int64_t to, float* out) 
     }
 }
 
-// Scores of QUERIES queries for one block of keys.
-template <int QUERIES>
-static void score(const float* const* queries, const float* columns, int64_t head_dim, float* const* scores) {
-    Vec sums[QUERIES][KEY_VECS] = {};
+// Scores of QUERIES queries for VECS vectors of keys.
+template <int QUERIES, int VECS>
+static void score(const float* const* queries, const float* columns, int64_t head_dim, float* const* scores,
+                  int64_t at) {
+    Vec sums[QUERIES][VECS] = {};
     const float* lines[QUERIES];
     for (int q = 0; q < QUERIES; q++) lines[q] = queries[q];
     for (int64_t d = 0; d < head_dim; d++, columns += KEY_BLOCK) {
-        Vec keys[KEY_VECS];
-        for (int v = 0; v < KEY_VECS; v++) keys[v] = held(load(columns + v * LANES));
+        Vec keys[VECS];
+        for (int v = 0; v < VECS; v++) keys[v] = held(load(columns + v * LANES));
         for (int q = 0; q < QUERIES; q++) {
             const Vec query = splat(lines[q][d]);
-            for (int v = 0; v < KEY_VECS; v++) sums[q][v] = fma(query, keys[v], sums[q][v]);
+            for (int v = 0; v < VECS; v++) sums[q][v] = fma(query, keys[v], sums[q][v]);
         }
     }
     for (int q = 0; q < QUERIES; q++)
-        for (int v = 0; v < KEY_VECS; v++) store(scores[q] + v * LANES, sums[q][v]);
+        for (int v = 0; v < VECS; v++) store(scores[q] + at + v * LANES, sums[q][v]);
+}
+
+// The same for a block of `count` keys, the first of which is number `at`.
+template <int QUERIES>
+static void score_block(const float* const* queries, const float* columns, int64_t head_dim, float* const* scores,
+                        int64_t at, int64_t count) {
+    if (count > KEY_BLOCK - LANES) return score<QUERIES, KEY_VECS>(queries, columns, head_dim, scores, at);
+    for (int64_t j = 0; j < count; j += LANES)
+        score<QUERIES, 1>(queries, columns + j, head_dim, scores, at + j);
 }
 
 // e^(score - largest) in place, for a multiple of LANES scores.
@@ -123,11 +156,9 @@ static void soften(float* scores, int64_t count) {
 template <int QUERIES, int VECS>
 static void blend(const Keys& keys, int64_t from, int64_t count, const float* const* weights, int64_t offset,
                   float* const* out) {
-    constexpr int AHEAD = 16;
     Vec sums[QUERIES][VECS] = {}, totals[QUERIES] = {};
     for (int64_t j = 0; j < count; j++) {
         const float* value = keys.value(from + j) + offset;
-        fetch_row(keys.value(from + (j + AHEAD < count ? j + AHEAD : j)) + offset, VECS * LANES);
         Vec values[VECS];
         for (int v = 0; v < VECS; v++) values[v] = held(load(value + v * LANES));
         for (int q = 0; q < QUERIES; q++) {
@@ -164,12 +195,12 @@ static void blend_all(const Keys& keys, int64_t from, int64_t count, const float
         for (int q = 0; q < QUERIES; q++) blend_rest(keys, from, count, weights[q], offset, out[q]);
 }
 
-// Runs `body(std::integral_constant<int, n>, first)` over `count` things in groups of QUERY_ROWS, then smaller.
-template <class Body>
+// Runs `body(std::integral_constant<int, n>, first)` over `count` things in groups of MOST, then smaller.
+template <int MOST, class Body>
 INLINE void in_groups(int64_t count, Body body) {
     int64_t at = 0;
-    for (; at + QUERY_ROWS <= count; at += QUERY_ROWS) body(std::integral_constant<int, QUERY_ROWS>{}, at);
-    for (; QUERY_ROWS > 4 && at + 4 <= count; at += 4) body(std::integral_constant<int, 4>{}, at);
+    for (; at + MOST <= count; at += MOST) body(std::integral_constant<int, MOST>{}, at);
+    for (; MOST > 4 && at + 4 <= count; at += 4) body(std::integral_constant<int, 4>{}, at);
     for (; at + 2 <= count; at += 2) body(std::integral_constant<int, 2>{}, at);
     for (; at < count; at++) body(std::integral_constant<int, 1>{}, at);
 }

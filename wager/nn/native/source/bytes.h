@@ -60,9 +60,7 @@ static void round_row(const float* x, int64_t size, int64_t group, int8_t* bytes
             *reinterpret_cast<BVecAt*>(to + i) = __builtin_convertvector(whole, BVec);
             total += whole;
         }
-        scales[g] = largest / 127.0f + sum_lanes(strange);
-        int32_t sum = 0;
-        for (int i = 0; i < LANES; i++) sum += total[i];
-        sums[g] = -128 * sum;
+        scales[g] = any_nan(strange) ? std::numeric_limits<float>::quiet_NaN() : largest / 127.0f;
+        sums[g] = -128 * sum_lanes(total);
     }
 }

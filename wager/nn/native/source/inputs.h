@@ -6,8 +6,9 @@
 
 namespace {
 
-constexpr int64_t OWN_ROWS = 64;     // up to here each thread norms for itself: cheaper than a phase
-constexpr int64_t PIECE_PANELS = 4;  // panels of a matrix that a thread takes at once, where there are many
+// Up to here each thread makes rows ready for itself: cheaper than a phase.
+constexpr int64_t OWN_ROWS = 64;       // that are only normed
+constexpr int64_t OWN_BYTE_ROWS = 4;   // that are rounded too
 
 // Memory in which rows are made ready for products: for all threads together, or for each.
 struct Workspace {
@@ -39,7 +40,7 @@ class Inputs {
     Inputs(const Workspace& space, const Matrix& w, const float* x, int64_t stride, int64_t count, Phase& phase,
            const Member& me, const float* norm = nullptr, float eps = 0.0f)
         : x(x), stride(stride), count(count), norm(norm), eps(eps), w(w) {
-        const bool shared = count > OWN_ROWS;
+        const bool shared = count > (w.kind == BYTES ? OWN_BYTE_ROWS : OWN_ROWS);
         const int64_t first = shared ? 0 : me.rank * count, groups = rounded_up(w.num_inputs, GROUP) / GROUP;
         normed = space.normed + first * space.width;
         bytes = space.bytes + first * space.groups * GROUP;
@@ -82,14 +83,40 @@ class Inputs {
     }
 };
 
-// All panels of a matrix as one phase.
-void multiply_all(const Matrix& w, const Inputs& inputs, int64_t count, const Sink& sink, Phase& phase,
-                  const Member& me) {
-    const int64_t few = (w.num_panels + 4 * me.size - 1) / (4 * me.size);
-    const int64_t step = me.size == 1 ? w.num_panels : few < PIECE_PANELS ? few : PIECE_PANELS;
-    me.work(phase, rounded_up(w.num_panels, step) / step, [&](int64_t piece) {
-        const int64_t to = (piece + 1) * step;
-        multiply(w, inputs.get(), count, piece * step, to < w.num_panels ? to : w.num_panels, sink);
+// A matrix in pieces of some panels: what a thread takes at once. They are taken in the order of memory, or in
+// the one that is given.
+struct Pieces {
+    const Matrix& w;
+    int64_t step, total;
+    const int64_t* order;
+
+    Pieces(const Matrix& w, int64_t step, const int64_t* order = nullptr)
+        : w(w), step(step), total(rounded_up(w.num_panels, step) / step), order(order) {}
+
+    // Two panels, which few rows meet together, where all threads then have equally many or very many pieces.
+    Pieces(const Matrix& w, const Member& me)
+        : Pieces(w, w.num_panels % (2 * me.size) == 0 || w.num_panels >= 16 * me.size ? 2 : 1) {}
+
+    const char* at(int64_t piece) const { return panel_at(w, (order ? order[piece] : piece) * step); }
+
+    // Where this thread will begin.
+    const char* begin(const Member& me) const { return at(me.share(total).from); }
+
+    // What it will read after a piece: the next of its share; behind the last, `then`.
+    const char* after(int64_t piece, const Member& me, const char* then) const {
+        const Share own = me.share(total);
+        return piece >= own.from && piece + 1 < own.to ? at(piece + 1) : then;
+    }
+};
+
+// All panels of a matrix as one phase. `then` is what this thread reads in the next one, or null.
+void multiply_all(const Pieces& pieces, const Inputs& inputs, int64_t count, const Sink& sink, Phase& phase,
+                  const Member& me, const char* then = nullptr) {
+    const Matrix& w = pieces.w;
+    me.work(phase, pieces.total, [&](int64_t piece) {
+        const int64_t from = piece * pieces.step, to = from + pieces.step;
+        multiply(w, inputs.get(), count, from, to < w.num_panels ? to : w.num_panels,
+                 pieces.after(piece, me, then), sink);
     });
 }
 

@@ -50,24 +50,32 @@ void run_layer(const Net& net, const Pass& pass, const Plan& plan, int64_t index
     Phase* phase = plan.phases + index * PHASES;
     const float eps = static_cast<float>(net.eps);
     const int64_t tokens = pass.num_tokens, hidden = net.hidden;
-    const int64_t panels = plan.unit / PANEL, fused_stride = plan.num_units * plan.unit;
+    const int64_t fused_stride = plan.num_units * plan.unit;
+    const Pieces heads(layer.qkv, plan.unit / PANEL, plan.units), out(layer.out, me), gates(layer.gate_up, me),
+        down(layer.down, me);
+    const char* next_layer =
+        index + 1 < net.num_layers ? Pieces(net.layers[index + 1].qkv, heads.step, plan.units).begin(me) : nullptr;
     const StoreSink to_fused(plan.fused, fused_stride, fused_stride, layer.qkv.bias);
     const Inputs state(space, layer.qkv, plan.x, hidden, tokens, phase[0], me, layer.input_norm, eps);
-    me.work(phase[1], plan.num_units, [&](int64_t head) {
-        multiply(layer.qkv, state.get(), tokens, head * panels, (head + 1) * panels, to_fused);
+    expect_keys(net, pass, plan, index, me);
+    me.work(phase[1], plan.num_units, [&](int64_t piece) {
+        const int64_t head = plan.units[piece];
+        multiply(layer.qkv, state.get(), tokens, head * heads.step, (head + 1) * heads.step,
+                 heads.after(piece, me, out.begin(me)), to_fused);
         finish_head(net, pass, plan, index, head);
     });
     me.work(phase[2], plan.num_items, [&](int64_t i) {
-        attend(net, pass, plan, index, plan.items[plan.num_items - 1 - i], me.rank);
+        attend(net, pass, plan, index, plan.items[i], me.rank);
     });
     const Inputs attended(space, layer.out, plan.attended, layer.out.num_inputs, tokens, phase[3], me);
-    multiply_all(layer.out, attended, tokens, AddSink(plan.x, hidden, hidden, layer.out.bias), phase[4], me);
+    const AddSink add_to_x(plan.x, hidden, hidden, layer.out.bias);
+    multiply_all(out, attended, tokens, add_to_x, phase[4], me, gates.begin(me));
     const Inputs after(space, layer.gate_up, plan.x, hidden, tokens, phase[5], me, layer.post_norm, eps);
     const GateSink to_middle(plan.middle, plan.middle_stride, layer.gate_up.bias);
-    multiply_all(layer.gate_up, after, tokens, to_middle, phase[6], me);
+    multiply_all(gates, after, tokens, to_middle, phase[6], me, down.begin(me));
     const Inputs middle(space, layer.down, plan.middle, plan.middle_stride, tokens, phase[7], me);
     const FeatureSink to_x(net, pass, plan, index, layer.down.bias);
-    multiply_all(layer.down, middle, tokens, to_x, phase[8], me);
+    multiply_all(down, middle, tokens, to_x, phase[8], me, next_layer);
 }
 
 void run_all(const Net& net, const Pass& pass, const Plan& plan, const Member& me) {
@@ -94,6 +102,7 @@ Plan plan_pass(const Net& net, const Pass& pass, int threads, Scratch& scratch) 
     const int64_t own = pass.slots ? 0 : net.num_kv_heads * tokens * net.head_dim;
     plan.own_keys = scratch.take<float>(own);
     plan.own_values = scratch.take<float>(own);
+    plan.units = scratch.take<int64_t>(plan.num_units);
     plan.key_slots = scratch.take<int32_t*>(pass.num_rows);
     int64_t longest = 0;
     for (int64_t r = 0; r < pass.num_rows; r++) {
@@ -111,16 +120,38 @@ Plan plan_pass(const Net& net, const Pass& pass, int threads, Scratch& scratch) 
     return plan;
 }
 
-void reset(Phase* phases, int64_t count) {
-    for (int64_t i = 0; i < count; i++) {
-        phases[i].next.store(0, std::memory_order_relaxed);
-        phases[i].done.store(0, std::memory_order_relaxed);
+// A key head and its queries behind one another: the thread that computes them is likely to attend with them.
+void order_units(const Net& net, int64_t* units) {
+    const int64_t group = net.num_heads / net.num_kv_heads;
+    for (int64_t kv_head = 0; kv_head < net.num_kv_heads; kv_head++) {
+        for (int64_t i = 0; i < group; i++) *units++ = kv_head * group + i;
+        *units++ = net.num_heads + kv_head;
+        *units++ = net.num_heads + net.num_kv_heads + kv_head;
+    }
+}
+
+// What attention is divided into. The tokens that come last see most, and their items are taken first.
+void list_items(const Net& net, const Pass& pass, int threads, Plan& plan) {
+    int64_t together = net.num_heads / net.num_kv_heads;
+    while (together > TILE_QUERIES) together = together % 2 ? 1 : together / 2;
+    int64_t height = TILE_QUERIES / together;
+    while (height > 1 && rounded_up(pass.num_tokens, height) / height * net.num_kv_heads < threads) height /= 2;
+    for (int64_t r = pass.num_rows - 1; r >= 0; r--) {
+        const int64_t tokens = pass.rows[r].stop - pass.rows[r].start;
+        for (int64_t from = (tokens - 1) / height * height; from >= 0; from -= height)
+            for (int64_t head = 0; head < net.num_heads; head += together) {
+                const int64_t to = from + height < tokens ? from + height : tokens;
+                plan.items[plan.num_items++] = {static_cast<int32_t>(r), static_cast<int32_t>(from),
+                                                static_cast<int32_t>(to), static_cast<int32_t>(head),
+                                                static_cast<int32_t>(together)};
+            }
     }
 }
 
 void fill_plan(const Net& net, const Pass& pass, int threads, Plan& plan) {
-    const int64_t group = net.num_heads / net.num_kv_heads, size = pass.pool.page_size;
-    reset(plan.phases, net.num_layers * PHASES + 1);
+    const int64_t size = pass.pool.page_size;
+    reset(plan.phases, net.num_layers * PHASES + 1, threads);
+    order_units(net, plan.units);
     for (int64_t m = 0; m < pass.num_tokens; m++) {
         const float* from = pass.embeddings ? pass.embeddings + m * net.hidden
                                             : net.embedding + pass.token_ids[m] * net.hidden;
@@ -134,18 +165,7 @@ void fill_plan(const Net& net, const Pass& pass, int threads, Plan& plan) {
         for (int64_t m = row.start; m < row.stop; m++)
             *(slots + row.context_len + m - row.start) = static_cast<int32_t>(pass.slots ? pass.slots[m] : ~m);
     }
-    int64_t together = group;
-    while (together > TILE_QUERIES) together = together % 2 ? 1 : together / 2;
-    int64_t height = TILE_QUERIES / together;
-    while (height > 1 && rounded_up(pass.num_tokens, height) / height * net.num_kv_heads < threads) height /= 2;
-    for (int64_t r = 0; r < pass.num_rows; r++)
-        for (int64_t from = 0, tokens = pass.rows[r].stop - pass.rows[r].start; from < tokens; from += height)
-            for (int64_t head = 0; head < net.num_heads; head += together) {
-                const int64_t to = from + height < tokens ? from + height : tokens;
-                plan.items[plan.num_items++] = {static_cast<int32_t>(r), static_cast<int32_t>(from),
-                                                static_cast<int32_t>(to), static_cast<int32_t>(head),
-                                                static_cast<int32_t>(together)};
-            }
+    list_items(net, pass, threads, plan);
 }
 
 int64_t check_slots(const int64_t* slots, int64_t count, const Pool& pool) {
@@ -209,7 +229,7 @@ void ingest_head(const Net& net, const Ingest& in, const IngestPlan& plan, int64
     const Layer& layer = net.layers[index];
     // The sink counts columns from the matrix's first panel.
     const StoreSink sink(heads - from * PANEL, plan.unit, (from + per_head) * PANEL, layer.qkv.bias);
-    multiply(layer.qkv, state, in.num_tokens, from, from + per_head, sink);
+    multiply(layer.qkv, state, in.num_tokens, from, from + per_head, nullptr, sink);
     float* to = pool_at(net, in.pool, index, which, piece % net.num_kv_heads);
     for (int64_t m = 0; m < in.num_tokens; m++) {
         float* x = heads + m * plan.unit;
@@ -228,7 +248,7 @@ void run_ingest(const Net& net, const Ingest& in, const IngestPlan& plan, const 
     const int64_t tokens = in.num_tokens;
     const Inputs features(plan.space, *in.fc, in.features, in.num_features, tokens, plan.phases[0], me);
     const StoreSink to_raw(plan.raw, plan.stride, plan.stride, in.fc->bias);
-    multiply_all(*in.fc, features, tokens, to_raw, plan.phases[1], me);
+    multiply_all(Pieces(*in.fc, me), features, tokens, to_raw, plan.phases[1], me);
     const Inputs state(plan.space, net.layers[0].qkv, plan.raw, plan.stride, tokens, plan.phases[2], me, in.norm,
                        static_cast<float>(net.eps));
     float* heads = plan.heads + me.rank * tokens * plan.unit;
@@ -278,7 +298,7 @@ int64_t wager_ingest(const Net* net, const Ingest* in, void* memory, int64_t byt
     if (int64_t bad = check_slots(in->slots, in->num_tokens, in->pool)) return bad;
     Scratch scratch{static_cast<char*>(memory)};
     const IngestPlan plan = plan_ingest(*net, *in, threads, scratch);
-    reset(plan.phases, INGEST_PHASES);
+    reset(plan.phases, INGEST_PHASES, threads);
     run_team(threads, [&](const Member& me) { run_ingest(*net, *in, plan, me); });
     return 0;
 }
@@ -294,7 +314,7 @@ int64_t wager_project(const Matrix* w, const float* x, int64_t rows, float* out,
     const StoreSink sink(out, columns, columns, w->bias);
     run_team(threads, [&](const Member& me) {
         const Inputs inputs(space, *w, x, w->num_inputs, rows, phases[0], me);
-        multiply_all(*w, inputs, rows, sink, phases[1], me);
+        multiply_all(Pieces(*w, me), inputs, rows, sink, phases[1], me);
     });
     return 0;
 }

@@ -57,15 +57,24 @@ struct Halves {
     INLINE Vec at(IVec raw, int j) { return as_floats(j == 0 ? raw << 16 : raw & int32_t(0xffff0000)); }
 };
 
-// One tile: ROWS rows against SIDE panels that lie behind one another; out is [SIDE][ROWS][PANEL].
+INLINE int64_t panel_bytes(const Matrix& w) {
+    const int64_t step = w.kind == FLOATS ? 1 : w.kind == HALVES ? 2 : GROUP;
+    return rounded_up(w.num_inputs, step) * PANEL * (w.kind == FLOATS ? 4 : w.kind == HALVES ? 2 : 1);
+}
+
+INLINE const char* panel_at(const Matrix& w, int64_t panel) {
+    return static_cast<const char*>(w.panels) + panel * panel_bytes(w);
+}
+
+// One tile: ROWS rows against SIDE panels that lie behind one another; out is [SIDE][ROWS][PANEL]. While it is at
+// work it asks for what comes next: the weights `ahead` bytes behind its own.
 template <class Source, int ROWS, int SIDE>
-static void tile(const Matrix& w, int64_t panel, const Rows& rows, int64_t first, float* out) {
+static void tile(const Matrix& w, int64_t panel, const Rows& rows, int64_t first, int64_t ahead, float* out) {
     constexpr int STEP = Source::STEP, VECS = 2 * SIDE;
-    // The panel behind this one is asked for meanwhile. Where floats meet few rows reading is all there is to do,
-    // and the machine reads ahead best by itself.
+    // Where floats meet few rows reading is all there is to do, and the machine reads ahead best by itself.
     constexpr bool AHEAD = STEP > 1 || ROWS > FEW_ROWS;
-    const int64_t inputs = w.num_inputs, bytes = rounded_up(inputs, STEP) * PANEL * (4 / STEP);
-    const char* weights = static_cast<const char*>(w.panels) + panel * bytes;
+    const int64_t inputs = w.num_inputs, bytes = panel_bytes(w);
+    const char* weights = panel_at(w, panel);
     const float* x = rows.floats + first * rows.stride;
     Vec sums[ROWS][VECS] = {};
     auto step = [&](int64_t k, int count) __attribute__((always_inline)) {
@@ -73,7 +82,7 @@ static void tile(const Matrix& w, int64_t panel, const Rows& rows, int64_t first
         for (int v = 0; v < VECS; v++) {
             const char* at = weights + v / 2 * bytes + (k / STEP * 2 + v % 2) * (LANES * 4);
             raw[v] = load_bits(at);
-            if (AHEAD) __builtin_prefetch(at + SIDE * bytes, 0, 2);
+            if (AHEAD) __builtin_prefetch(at + ahead, 0, 2);
         }
         for (int j = 0; j < count; j++) {
             Vec values[VECS];
@@ -96,40 +105,42 @@ static void tile(const Matrix& w, int64_t panel, const Rows& rows, int64_t first
 // are kept as w + 128, without sign, as the machine's instruction wants them; what that adds is taken off at the
 // start of a group.
 template <int ROWS>
-static void tile_bytes(const Matrix& w, int64_t panel, const Rows& rows, int64_t first, float* out) {
+static void tile_bytes(const Matrix& w, int64_t panel, const Rows& rows, int64_t first, int64_t ahead, float* out) {
     constexpr int VECS = 2;
-    const int64_t bytes = rows.padded * PANEL, groups = rows.groups;
-    const char* weights = static_cast<const char*>(w.panels) + panel * bytes;
-    const float* scales = w.scales + panel * groups * PANEL;
-    const int8_t* x = rows.bytes + first * rows.padded;
+    const int64_t groups = rows.groups, padded = rows.padded;
+    // All of these move on group by group, so that every place within a group is a fixed distance away.
+    const char* weights = panel_at(w, panel);
+    const float *scales = w.scales + panel * groups * PANEL, *row_scales = rows.scales + first * groups;
+    const int32_t* row_sums = rows.sums + first * groups;
+    const int8_t* x = rows.bytes + first * padded;
     Vec sums[ROWS][VECS] = {};
     for (int64_t g = 0; g < groups; g++) {
         IVec whole[ROWS][VECS];
         for (int m = 0; m < ROWS; m++)
-            for (int v = 0; v < VECS; v++) whole[m][v] = splat_whole(rows.sums[(first + m) * groups + g]);
+            for (int v = 0; v < VECS; v++) whole[m][v] = splat_whole(row_sums[m * groups]);
         for (int quad = 0; quad < GROUP / 4; quad++) {
-            const int64_t k = g * GROUP + quad * 4;
             for (int v = 0; v < VECS; v++) {
-                const char* at = weights + (k / 2 + v) * (LANES * 4);
+                const char* at = weights + (quad * VECS + v) * (LANES * 4);
                 const IVec raw = as_bits(held(as_floats(load_bits(at))));
-                __builtin_prefetch(at + bytes);
-                for (int m = 0; m < ROWS; m++) whole[m][v] = dot_bytes(whole[m][v], raw, x + m * rows.padded + k);
+                __builtin_prefetch(at + ahead);
+                for (int m = 0; m < ROWS; m++) whole[m][v] = dot_bytes(whole[m][v], raw, x + m * padded + quad * 4);
             }
         }
         for (int v = 0; v < VECS; v++) {
-            const Vec scale = load(scales + g * PANEL + v * LANES);
+            const Vec scale = load(scales + v * LANES);
             for (int m = 0; m < ROWS; m++) {
-                const Vec both = scale * splat(rows.scales[(first + m) * groups + g]);
+                const Vec both = scale * splat(row_scales[m * groups]);
                 sums[m][v] = fma(__builtin_convertvector(whole[m][v], Vec), both, sums[m][v]);
             }
         }
+        weights += GROUP * PANEL, scales += PANEL, x += GROUP, row_sums++, row_scales++;
     }
     for (int v = 0; v < VECS; v++)
         for (int m = 0; m < ROWS; m++)
             store(out + m * PANEL + v * LANES, sums[m][v]);
 }
 
-typedef void (*TileFunction)(const Matrix&, int64_t, const Rows&, int64_t, float*);
+typedef void (*TileFunction)(const Matrix&, int64_t, const Rows&, int64_t, int64_t, float*);
 
 template <class Source, int SIDE, int... R>
 static TileFunction float_tile(int rows, std::integer_sequence<int, R...>) {
@@ -169,8 +180,9 @@ struct Sink {
     virtual void take(int64_t panel, int64_t first, int rows, const float* sums) const = 0;
 };
 
-// Panels from..to-1 of a matrix times `count` rows, which are cut into tiles of nearly equal height.
-static void multiply(const Matrix& w, const Rows& rows, int64_t count, int64_t from, int64_t to,
+// Panels from..to-1 of a matrix times `count` rows, which are cut into tiles of nearly equal height. `next` is
+// what this thread will read after them, or null.
+static void multiply(const Matrix& w, const Rows& rows, int64_t count, int64_t from, int64_t to, const char* next,
                      const Sink& sink) {
     alignas(64) float sums[2 * TILE_ROWS * PANEL];
     const int64_t highest = tile_rows(w.kind), tiles = (count + highest - 1) / highest;
@@ -179,7 +191,8 @@ static void multiply(const Matrix& w, const Rows& rows, int64_t count, int64_t f
         for (int64_t t = 0, first = 0; t < tiles; t++) {
             const int height = static_cast<int>((count - first + tiles - t - 1) / (tiles - t));
             const int side = tiles == 1 && panel + 1 < to ? panels_at_once(w.kind, height) : 1;
-            tile_for(w.kind, height, side)(w, panel, rows, first, sums);
+            const char* soon = panel + side < to || !next ? panel_at(w, panel + side) : next;
+            tile_for(w.kind, height, side)(w, panel, rows, first, soon - panel_at(w, panel), sums);
             for (int s = 0; s < side; s++) sink.take(panel + s, first, height, sums + s * height * PANEL);
             first += height;
             taken = side;

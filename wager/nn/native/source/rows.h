@@ -25,6 +25,7 @@ struct Plan {
     int64_t middle_stride;
     float *x, *fused, *attended, *middle, *own_keys, *own_values, *columns, *scores;
     int64_t score_stride;
+    int64_t* units;        // heads in the order in which they are computed
     int32_t** key_slots;   // per row
     Item* items;
     int64_t num_items;
@@ -73,18 +74,32 @@ int64_t first_key(const Pass& pass, const Row& row, int64_t window, int64_t from
     return first > 0 ? first : 0;
 }
 
+Keys keys_of(const Net& net, const Pass& pass, const Plan& plan, int64_t layer, const Item& item) {
+    const int64_t kv_head = item.head / (net.num_heads / net.num_kv_heads);
+    const int64_t own = kv_head * pass.num_tokens * net.head_dim;
+    return {pool_at(net, pass.pool, layer, 0, kv_head), pool_at(net, pass.pool, layer, 1, kv_head),
+            plan.own_keys + own, plan.own_values + own, plan.key_slots[item.row], net.head_dim};
+}
+
+// Ask for the first block of cached keys that this thread will meet in a layer.
+void expect_keys(const Net& net, const Pass& pass, const Plan& plan, int64_t layer, const Member& me) {
+    const Share own = me.share(plan.num_items);
+    if (own.from >= own.to) return;
+    const Item& item = plan.items[own.from];
+    const Keys keys = keys_of(net, pass, plan, layer, item);
+    const Row& row = pass.rows[item.row];
+    const int64_t first = first_key(pass, row, net.layers[layer].window, item.from, item.to);
+    for (int64_t j = first; j < first + KEY_BLOCK && j < row.context_len; j++) fetch_row(keys.key(j), net.head_dim);
+}
+
 void attend(const Net& net, const Pass& pass, const Plan& plan, int64_t layer, const Item& item, int rank) {
     const Row& row = pass.rows[item.row];
     const int64_t size = net.head_dim, heads = item.num_heads;
-    const int64_t kv_head = item.head / (net.num_heads / net.num_kv_heads);
     const int64_t window = net.layers[layer].window, tokens = row.stop - row.start;
     const int64_t first = first_key(pass, row, window, item.from, item.to);
     const bool cut = pass.sight == CAUSAL && !row.mask;
     const int64_t count = row.context_len + (cut ? item.to : tokens) - first;
-    const int64_t own = kv_head * pass.num_tokens * size;
-    const Keys keys{pool_at(net, pass.pool, layer, 0, kv_head),
-                    pool_at(net, pass.pool, layer, 1, kv_head),
-                    plan.own_keys + own, plan.own_values + own, plan.key_slots[item.row], size};
+    const Keys keys = keys_of(net, pass, plan, layer, item);
     float* columns = plan.columns + rank * size * KEY_BLOCK;
     float* scores = plan.scores + rank * TILE_QUERIES * plan.score_stride;
     const float* queries[TILE_QUERIES];
@@ -98,18 +113,15 @@ void attend(const Net& net, const Pass& pass, const Plan& plan, int64_t layer, c
     }
     for (int64_t at = 0; at < count; at += KEY_BLOCK) {
         gather_keys(keys, first + at, first + count, columns);
-        in_groups(num_queries, [&](auto queries_at_once, int64_t q) {
-            constexpr int n = decltype(queries_at_once)::value;
-            float* out[n];
-            for (int i = 0; i < n; i++) out[i] = lines[q + i] + at;
-            score<n>(queries + q, columns, size, out);
+        in_groups<QUERY_ROWS>(num_queries, [&](auto queries_at_once, int64_t q) {
+            score_block<decltype(queries_at_once)::value>(queries + q, columns, size, lines + q, at, count - at);
         });
     }
     for (int64_t q = 0; q < num_queries; q++) {
         hide(pass, row, window, item.from + q / heads, first, count, lines[q]);
         soften(lines[q], rounded_up(count, LANES));
     }
-    in_groups(num_queries, [&](auto queries_at_once, int64_t q) {
+    in_groups<BLEND_ROWS>(num_queries, [&](auto queries_at_once, int64_t q) {
         blend_all<decltype(queries_at_once)::value>(keys, first, count, lines + q, places + q);
     });
 }

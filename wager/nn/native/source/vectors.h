@@ -14,13 +14,15 @@
 #define WAGER_SIMD "avx512"
 constexpr int LANES = 16;
 constexpr int TILE_ROWS = 12;   // 12 x 2 sums, 2 weights and a broadcast: 27 of 32 registers
-constexpr int QUERY_ROWS = 6;   // attention: 6 queries x 4 vectors of keys
+constexpr int QUERY_ROWS = 6;   // attention: 6 queries x 4 vectors of keys, or
+constexpr int BLEND_ROWS = 4;   // 4 x 4 sums, 4 totals, 4 values and a broadcast
 #elif defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
 #define WAGER_SIMD "avx2"
 constexpr int LANES = 8;
 constexpr int TILE_ROWS = 6;    // 6 x 2 sums, 2 weights and a broadcast: 15 of 16 registers
 constexpr int QUERY_ROWS = 2;
+constexpr int BLEND_ROWS = 2;
 #else
 #define WAGER_SIMD "plain"
 constexpr int LANES = 4;
@@ -28,9 +30,11 @@ constexpr int LANES = 4;
 #include <arm_neon.h>
 constexpr int TILE_ROWS = 12;
 constexpr int QUERY_ROWS = 4;
+constexpr int BLEND_ROWS = 4;
 #else
 constexpr int TILE_ROWS = 6;
 constexpr int QUERY_ROWS = 2;
+constexpr int BLEND_ROWS = 2;
 #endif
 #endif
 
@@ -99,19 +103,49 @@ INLINE bool any_larger(Vec a, Vec b) {
 #endif
 }
 
+INLINE bool any_nan(Vec value) {
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+    return _mm512_cmp_ps_mask((__m512)value, (__m512)value, _CMP_UNORD_Q) != 0;
+#else
+    const IVec strange = value != value;
+    int32_t any = 0;
+    for (int i = 0; i < LANES; i++) any |= strange[i];
+    return any != 0;
+#endif
+}
+
 // Halves are added until one number is left: the same order for every machine's width up to 16 lanes.
 INLINE float sum_lanes(Vec value) {
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+    return _mm512_reduce_add_ps((__m512)value);
+#else
     float lanes[LANES];
     store(lanes, value);
     for (int width = LANES / 2; width > 0; width /= 2)
         for (int i = 0; i < width; i++) lanes[i] += lanes[i + width];
     return lanes[0];
+#endif
 }
 
+INLINE int32_t sum_lanes(IVec value) {
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+    return _mm512_reduce_add_epi32((__m512i)value);
+#else
+    int32_t sum = 0;
+    for (int i = 0; i < LANES; i++) sum += value[i];
+    return sum;
+#endif
+}
+
+// No lane may be NaN.
 INLINE float max_lanes(Vec value) {
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+    return _mm512_reduce_max_ps((__m512)value);
+#else
     float best = value[0];
     for (int i = 1; i < LANES; i++) best = value[i] > best ? value[i] : best;
     return best;
+#endif
 }
 
 // e^x to within two units of the last place; 0 below -87, where results would no longer be normal numbers.
