@@ -32,9 +32,10 @@ from wager.policy import (
     Row,
     StepOutcome,
 )
-from wager.policy.auto import Auto, AutoConfig
+from wager.policy.auto import Auto
 from wager.policy.calibration import Calibrator
 from wager.policy.cost import MAX_TOKENS
+from wager.policy.stake import AutoConfig
 
 ROW = Row("r")
 

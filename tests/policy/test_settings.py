@@ -5,10 +5,11 @@ import pytest
 from wager.config import PolicyConfig
 from wager.errors import ConfigError
 from wager.policy import Controller, Experience, PolicySettings, check_policy, make_policy, settings_from
-from wager.policy.auto import Auto, AutoConfig
+from wager.policy.auto import Auto
 from wager.policy.bod_policy import BodPolicy
 from wager.policy.gates import EmaGate, EntropyGate
 from wager.policy.settings import BodSettings
+from wager.policy.stake import AutoConfig
 
 CONFIG = PolicyConfig(
     max_nodes=7,

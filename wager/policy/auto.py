@@ -14,12 +14,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-
-import numpy as np
 
 from wager.policy.allocation import allocate
-from wager.policy.auto_step import Arranged, Room, Step
+from wager.policy.auto_step import Arranged, Step
 from wager.policy.base import (
     PLAIN,
     UNLIMITED,
@@ -36,38 +33,16 @@ from wager.policy.base import (
 from wager.policy.cost import MAX_TOKENS
 from wager.policy.experience import Experience, longest_context
 from wager.policy.known import Known
-from wager.policy.ledger import Account
 from wager.policy.reach import best_draft, options
 from wager.policy.rest import Rest
+from wager.policy.stake import AutoConfig, Stake
 from wager.policy.survival import as_chain
 from wager.tree import Forest, build_forest, one_tree
 
-_STAKE_STEPS = 0.5  # plain steps that one bet may cost beyond what its accounts bear,
-_STAKE = 0.5  # of which, past one plain step, this part is staked: a lost bet must not silence those to come
-_START_STEPS = 2.0  # plain steps that a request may be behind before it has had time to gain,
-_BACKED_STEPS = 2.0  # and at most so many more
-_BACKING = 0.05  # out of this share of what all requests together have saved
 _REFRESH = 64  # steps after which the plain pass is timed again,
 _CHEAP = 0.3  # at a step whose best bet is worth no more than this many tokens a row
 _LOOKED_AT = 4  # rows for which a draft is made only to see whether it is worth it again
 _WAKE = 2.5  # standard deviations of good surprise that end the waiting between probes
-_SIZE_STEP = 2  # a pass may be at most this many times the largest one measured
-
-
-@dataclass(frozen=True, slots=True)
-class AutoConfig:
-    """Settings of `auto`; the defaults are meant to be left alone."""
-
-    max_nodes: int = 64
-    """Most nodes for one row."""
-    max_batch_nodes: int = 512
-    """Most nodes for all rows together."""
-    row_floor: int = 1
-    """Places a drafted row keeps in a shared pass, where there are enough for all."""
-    longest_probe: int = 48
-    """Most steps between two looks at a drafter that is not worth running."""
-    first_gain: float = 0.5
-    """Tokens a draft is assumed to be worth before one was seen."""
 
 
 def _argmax_nodes(values: FloatArray) -> int:
@@ -87,6 +62,7 @@ class Auto:
         self._known = Known(self.config.first_gain, self.config.longest_probe)
         self._step = Step()
         self._rest = Rest()
+        self._stake = Stake(experience, self.config)
 
     @property
     def prediction(self) -> Prediction:
@@ -116,7 +92,7 @@ class Auto:
         step.rate = self._known.pace(rows) / step.plain_ms
         offers = self._offers(rows, plain)
         if step.depths:
-            step.room = self._room(rows)  # now, while the draft may be under way
+            step.room = self._stake.room(step, rows)  # now, while the draft may be under way
             if not step.room.places:
                 step.depths.clear()
                 return plain  # a prompt has taken all places: no guess could be verified
@@ -125,15 +101,12 @@ class Auto:
         return offers
 
     def _offers(self, rows: Sequence[Row], plain: list[Offer]) -> list[Offer]:
-        step, ledger, offers = self._step, self.experience.ledger, list(plain)
-        tokens, by_drafter = max(step.base_tokens, 1), dict[str, list[int]]()
+        step, offers, by_drafter = self._step, list(plain), dict[str, list[int]]()
         for i, row in enumerate(rows):
             name = self._best_drafter(row, len(rows))
-            if name and self._may_bet(
-                ledger.account(row.request_id), self._start_steps() * row.num_pending / tokens
-            ):
+            if name and self._stake.bears_row(row, step):
                 by_drafter.setdefault(name, []).append(i)
-        if not by_drafter or not self._may_bet(ledger.total, 1.0):
+        if not by_drafter or not self._stake.bears_all(step):
             step.may_bet = not any(row.drafters for row in rows)
             return offers
         for drafter, places in by_drafter.items():
@@ -198,24 +171,11 @@ class Auto:
             chosen += looks
         return best.depth, chosen
 
-    def _start_steps(self) -> float:
-        """Plain steps that a request may be behind at first: more where all together are well ahead."""
-        saved = max(0.0, self.experience.ledger.total.balance_ms) / self._step.base_ms
-        return _START_STEPS + min(_BACKED_STEPS, _BACKING * saved)
-
-    def _may_bet(self, account: Account, start_steps: float) -> bool:
-        """Whether an account bears one more step.
-
-        `start_steps`: plain steps that it may be behind whatever the floor. Were every guess refused, it
-        would end at most the cost of that one step below the floor.
-        """
-        return self.experience.ledger.allowance_ms(account, self._step.base_ms * start_steps) > 0.0
-
     # -- after drafting
 
     def arrange(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
         step = self._step
-        places, prices = step.room or self._room(rows)
+        places, prices = step.room or self._stake.room(step, rows)
         forest = self._best_nodes(rows, drafts, places)
         worth = forest.path_probs.cumsum()
         values = worth - prices[: len(worth)]
@@ -260,39 +220,6 @@ class Auto:
             others = self.experience.survival.rates(draft.num_depths, key)
             return as_chain(self._known.survival(row).among(others, key))
         return self._known.line(draft.drafter, row.phase).calibrator.log_acceptance(draft.logprobs)
-
-    def _room(self, rows: Sequence[Row]) -> Room:
-        step, costs, base = self._step, self._step.costs, self._step.base_tokens
-        assert costs is not None
-        places = self._num_places(rows)
-        return Room(places, step.rate * (costs[base + 1 : base + 1 + places] - costs[base]))
-
-    def _num_places(self, rows: Sequence[Row]) -> int:
-        """Places that may be used: by configuration, by what has been measured, by what may be lost."""
-        step, costs = self._step, self._step.costs
-        assert costs is not None
-        config, base = self.config, step.base_tokens
-        most = min(config.max_nodes * len(rows), config.max_batch_nodes, MAX_TOKENS - base)
-        if len(rows) == 1:
-            most = min(most, rows[0].max_nodes)
-        seen = max(self.experience.costs.largest_seen(len(rows), longest_context(rows)), base)
-        most = max(0, min(most, _SIZE_STEP * seen - base))
-        dearest = costs[base] + self._stake_ms(rows)
-        if costs[base + most] <= dearest:
-            return most
-        return int(np.searchsorted(costs[base + 1 : base + 1 + most], dearest, "right"))
-
-    def _stake_ms(self, rows: Sequence[Row]) -> float:
-        """What the guesses of a step may cost if all are refused: of what the accounts bear, and a little."""
-        costs, ledger = self._step.costs, self.experience.ledger
-        assert costs is not None
-        plain_ms = float(costs[self._step.base_tokens])
-        bearable = ledger.allowance_ms(ledger.total, plain_ms)
-        if len(rows) == 1:
-            own = ledger.account(rows[0].request_id)
-            bearable = min(bearable, ledger.allowance_ms(own, self._start_steps() * plain_ms))
-        staked = min(bearable, plain_ms + _STAKE * (bearable - plain_ms))
-        return staked + _STAKE_STEPS * plain_ms
 
     def _drafts_ms(self, arranged: Arranged) -> float:
         names = Counter(draft.drafter for draft in arranged.drafts if draft is not None)
