@@ -449,7 +449,7 @@ def test_drafts_are_made_for_the_rows_that_they_are_worth_most_to() -> None:
             experience.costs.observe_draft("draft", num_rows, draft_ms)
     policy = Auto(experience)
     for row in rows:
-        policy._known.gain(row, "draft").value = 3.0 if row.request_id in (1, 3, 6) else 0.2
+        policy._known.gain(row, "draft", 8).value = 3.0 if row.request_id in (1, 3, 6) else 0.2
     looking = policy.offer(rows)
     assert all(offer.drafter for offer in looking), "nobody was looked at yet"
     policy._known.line("draft", "").probe.interval = 9

@@ -39,6 +39,9 @@ class Ahead:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._begun: _Begun | None = None
+        self._was_ahead = False
+        self.has_paused = False
+        """Whether this plain step could have run ahead and did not: the device waited for the host."""
 
     def sequences(self) -> list[Sequence]:
         """Those in the pass under way that still run; none where there is no such pass."""
@@ -57,6 +60,7 @@ class Ahead:
     def take(self, rows: Many[StepRow]) -> RunResult | None:
         """The pass under way as that of these rows, which are all that is left of it."""
         begun, self._begun = self._begun, None
+        self.has_paused, self._was_ahead = False, begun is not None
         if begun is None:
             return None
         places = {id(sequence): place for place, sequence in enumerate(begun.sequences)}
@@ -69,10 +73,13 @@ class Ahead:
     def following(self, rows: Many[StepRow], result: RunResult) -> Callable[[Tensor], None] | None:
         """What begins the next pass behind this one; None where that must wait for the host."""
         engine = self._engine
-        if not engine.runner.has_kernels or engine.scheduler.waiting or not all(map(_is_free, rows)):
+        if not engine.runner.has_kernels or engine.wants_p1 or not all(map(_is_free, rows)):
             return None
+        self.has_paused = not self._was_ahead
         places = [place for place, row in enumerate(rows) if _goes_on(row.sequence)]
-        if not places or engine.wants_p1 or not engine.controller.policy.rests(len(places), ahead=1):
+        if not places or engine.scheduler.waiting:
+            return None
+        if not engine.controller.policy.rests(len(places), ahead=1):
             return None
         sequences = [rows[place].sequence for place in places]
         try:

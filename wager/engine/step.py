@@ -51,7 +51,7 @@ def run_step(engine: Engine) -> StepReport | None:
     evidence = emit(engine, rows, verdicts, choices)
     clock.mark("emit")
     outcome = outcome_of(rows, clock.ms, evidence, engine.learn_ms)
-    learn(engine, outcome)
+    learn(engine, outcome._replace(is_typical=not engine.ahead.has_paused))
     clock.mark("learn")
     engine.learn_ms = clock.ms["learn"]
     return report_of(outcome, clock.ms)

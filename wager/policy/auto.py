@@ -62,6 +62,8 @@ class Auto:
         self._known = Known(self.config.first_gain, self.config.longest_probe)
         self._step = Step()
         self._rest = Rest()
+        self._was_typical = True
+        """Whether the step before ran as its kind does; a plain one may need another in front of it."""
         self._stake = Stake(experience, self.config)
 
     @property
@@ -88,6 +90,8 @@ class Auto:
         self._known.skip(self._rest.end())
         costs = self.experience.costs
         if not costs.measured or costs.shape(len(rows), longest_context(rows)).is_doubtful(step.base_tokens):
+            if not self._was_typical:
+                self._rest.pause(len(rows))
             return plain  # plain passes tell what plain decoding costs, at first and on a changed machine
         step.rate = self._known.pace(rows) / step.plain_ms
         offers = self._offers(rows, plain)
@@ -97,7 +101,7 @@ class Auto:
                 step.depths.clear()
                 return plain  # a prompt has taken all places: no guess could be verified
         elif step.base_tokens == len(rows):
-            self._rest.begin(rows, self._known if step.may_bet else None)
+            self._rest.begin(rows, self._known, self._stake.recovery(step, rows))
         return offers
 
     def _offers(self, rows: Sequence[Row], plain: list[Offer]) -> list[Offer]:
@@ -107,7 +111,6 @@ class Auto:
             if name and self._stake.bears_row(row, step):
                 by_drafter.setdefault(name, []).append(i)
         if not by_drafter or not self._stake.bears_all(step):
-            step.may_bet = not any(row.drafters for row in rows)
             return offers
         for drafter, places in by_drafter.items():
             depth, chosen = self._worth_drafting(drafter, rows, places)
@@ -139,7 +142,7 @@ class Auto:
 
         def net(drafter: str) -> float:
             draft_ms = costs.draft_ms(drafter, num_rows, row.context_len) / num_rows
-            return self._known.gain(row, drafter).value - rate * draft_ms
+            return self._known.gain(row, drafter, num_rows).value - rate * draft_ms
 
         return max(row.drafters, key=net)
 
@@ -153,7 +156,7 @@ class Auto:
         """
         step, known, costs = self._step, self._known, self.experience.costs
         context_len = longest_context([rows[i] for i in places])
-        gains = {i: known.gain(rows[i], drafter) for i in places}
+        gains = {i: known.gain(rows[i], drafter, len(rows)) for i in places}
         ordered = sorted(places, key=lambda i: -gains[i].value) if len(places) > 1 else list(places)
         best = best_draft(
             [known.reach(rows[i], drafter) for i in ordered],
@@ -255,6 +258,7 @@ class Auto:
     def learn(self, outcome: StepOutcome) -> None:
         step, costs = self._step, self._step.costs
         self._rest.tick()
+        self._was_typical = outcome.is_typical
         if costs is None:
             return
         arranged = step.arranged
@@ -305,8 +309,9 @@ class Auto:
             if has_word[i]:
                 gain = 0.5 * (expected[i] + gain)
             gain = self._as_whole(share, gain)
-            line.gain.add(gain)
-            self._known.gain(share.row, share.offer.drafter).add(gain)
+            own = self._known.gain(share.row, share.offer.drafter, len(outcome.rows))
+            own.add(gain)
+            line.gain(max(len(outcome.rows) - 1, 0).bit_length()).add(gain)
             if i in step.probing:
                 num_rows = sum([other.offer == share.offer for other in outcome.rows])
                 draft_ms = self.experience.costs.draft_ms(

@@ -53,8 +53,6 @@ class Step:
     depths: dict[str, int] = field(default_factory=dict)
     """How deep each drafter was asked to go; 0: whole."""
     arranged: Arranged | None = None
-    may_bet: bool = True
-    """Whether the accounts bear a bet for anybody."""
 
     def expected(self, arranged: Arranged, costs: FloatArray) -> dict[int, float]:
         """Each drafted row's expected gain: its nodes' worth, less its share of what they cost."""

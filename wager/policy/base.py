@@ -100,6 +100,8 @@ class StepOutcome(NamedTuple):
     verify_ms: float
     draft_ms: float = 0.0
     evidence: Sequence[Evidence] = ()
+    is_typical: bool = True
+    """Whether it ran as steps of its kind do; else its time says nothing of theirs."""
 
 
 class Prediction(NamedTuple):

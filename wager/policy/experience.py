@@ -55,9 +55,12 @@ class Experience:
                 drafting[share.offer] = drafting.get(share.offer, 0) + 1
         # Posted before the costs learn from it: a stalled step must not vouch for itself.
         self._post(outcome, context_len, drafting)
-        shift = self.costs.observe_pass(outcome.num_tokens, len(outcome.rows), context_len, outcome.verify_ms)
-        if shift:
-            self._refund(slower=shift > 0.0)
+        if outcome.is_typical:
+            shift = self.costs.observe_pass(
+                outcome.num_tokens, len(outcome.rows), context_len, outcome.verify_ms
+            )
+            if shift:
+                self._refund(slower=shift > 0.0)
         if len(drafting) == 1:
             (drafter, depth), num_rows = next(iter(drafting.items()))
             assert drafter is not None

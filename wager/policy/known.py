@@ -21,14 +21,25 @@ _LOOKS = 3  # drafts in a row when one is tried again: the first pays for what i
 _OWN_STEPS = 8.0  # plain steps of its own after which a request's pace counts as much as the others'
 
 
+Gains = dict[int, SteadyMean]
+"""What drafts were worth, by how crowded the step was in octaves of rows: what a guess costs hangs on it."""
+
+
 @dataclass(slots=True)
 class Line:
     """What is known of one drafter in one phase."""
 
     calibrator: Calibrator
-    gain: SteadyMean
+    gains: Gains
     probe: Probe
     reach: Reach
+
+    def gain(self, crowd: int) -> SteadyMean:
+        """In a crowd not seen yet as in the nearest one."""
+        gain = self.gains.get(crowd)
+        if gain is None:
+            gain = self.gains[crowd] = self.gains[_nearest(self.gains, crowd)].copy()
+        return gain
 
 
 @dataclass(slots=True)
@@ -52,7 +63,7 @@ class _Own:
     """What one request has shown."""
 
     pace: _Pace
-    gains: dict[tuple[str, str], SteadyMean] = field(default_factory=dict)
+    gains: dict[tuple[str, str], Gains] = field(default_factory=dict)
     """What drafts were worth to it, by drafter and phase,"""
     reaches: dict[tuple[str, str], Reach] = field(default_factory=dict)
     """and what shorter ones would have kept of that."""
@@ -76,19 +87,28 @@ class Known:
         if line is None:
             kin = next((known for (name, _), known in self._lines.items() if name == drafter), None)
             if kin is None:
-                calibrator, gain, reach = Calibrator(), SteadyMean(self._first_gain), Reach()
+                calibrator, gains, reach = Calibrator(), {0: SteadyMean(self._first_gain)}, Reach()
             else:
-                calibrator, gain, reach = kin.calibrator.copy(), kin.gain.copy(), kin.reach.copy()
+                calibrator, reach = kin.calibrator.copy(), kin.reach.copy()
+                gains = {crowd: gain.copy() for crowd, gain in kin.gains.items()}
             probe = Probe(self._longest_probe, _LOOKS)
-            line = self._lines[drafter, phase] = Line(calibrator, gain, probe, reach)
+            line = self._lines[drafter, phase] = Line(calibrator, gains, probe, reach)
         return line
 
-    def gain(self, row: Row, drafter: str) -> SteadyMean:
-        """What drafts have been worth to this request, starting from what they were worth to all."""
-        gains, key = self._of(row.request_id).gains, (drafter, row.phase)
-        gain = gains.get(key)
+    def gain(self, row: Row, drafter: str, num_rows: int) -> SteadyMean:
+        """What drafts have been worth to this request in steps of so many rows.
+
+        It starts from what they were worth to all, better or worse by as much as it fared in other crowds.
+        """
+        crowd, line = max(num_rows - 1, 0).bit_length(), self.line(drafter, row.phase)
+        gains = self._of(row.request_id).gains.setdefault((drafter, row.phase), {})
+        gain = gains.get(crowd)
         if gain is None:
-            gain = gains[key] = self.line(drafter, row.phase).gain.copy()
+            gain = line.gain(crowd).copy()
+            if gains:
+                near = _nearest(gains, crowd)
+                gain.value += gains[near].value - line.gain(near).value
+            gains[crowd] = gain
         return gain
 
     def reach(self, row: Row, drafter: str) -> Reach:
@@ -124,10 +144,10 @@ class Known:
 
     def restart(self, drafter: str, phase: str) -> None:
         """The drafter has changed: what its drafts were worth before says little, to anyone."""
-        self.line(drafter, phase).gain.restart()
-        for own in self._own.values():
-            gain = own.gains.get((drafter, phase))
-            if gain is not None:
+        known = [self.line(drafter, phase).gains]
+        known += [own.gains.get((drafter, phase), {}) for own in self._own.values()]
+        for gains in known:
+            for gain in gains.values():
                 gain.restart()
 
     def forget(self, request_id: Hashable) -> None:
@@ -138,3 +158,7 @@ class Known:
         if own is None:
             own = self._own[request_id] = _Own(_Pace(_OWN_STEPS * self._pace.speedup, _OWN_STEPS))
         return own
+
+
+def _nearest(gains: Gains, crowd: int) -> int:
+    return min(gains, key=lambda known: abs(known - crowd))

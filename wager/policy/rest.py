@@ -14,7 +14,8 @@ from wager.policy.known import Known
 
 _LONGEST = 16  # steps,
 _MANY = 8  # from so many rows on, since for each of them
-_LONGEST_OF_MANY = 96  # a wake-up costs host time that runs ahead of the device otherwise
+_LONGEST_OF_MANY = 256  # a wake-up costs host time that runs ahead of the device otherwise
+_ALIKE = 8  # a step of one row in so many more or less is the same to them
 _UNABLE = 32  # steps for which drafters are not asked then that could propose nothing to anyone
 
 
@@ -28,25 +29,32 @@ class Rest:
         self._num_rows = 0
         self._drafters: set[str] = set()
 
-    def begin(self, rows: Sequence[Row], known: Known | None) -> None:
+    def begin(self, rows: Sequence[Row], known: Known, blocked: int = 0) -> None:
         """Nothing was offered to these rows: rest from the next step on.
 
-        known: what tells when the next look is due; None where nobody may bet, whatever it is worth.
+        known: tells when the next look is due. blocked: steps in which nobody may bet, whatever it is worth.
         """
         lines = {(drafter, row.phase) for row in rows for drafter in row.drafters}
         able, many = {drafter for drafter, _ in lines}, len(rows) >= _MANY
         self._drafters |= able
-        steps = _LONGEST_OF_MANY if many else _LONGEST
-        if known is not None:
-            steps = min([steps, *[known.line(*line).probe.left - 1 for line in lines]])
-            if not lines or self._drafters - able:  # one that could not may find something at any step
-                steps = min(steps, _UNABLE if many else 0)
+        longest = _LONGEST_OF_MANY if many else _LONGEST
+        steps = min([longest, *[known.line(*line).probe.left - 1 for line in lines]])
+        if not lines or self._drafters - able:  # one that could not may find something at any step
+            steps = min(steps, _UNABLE if many else 0)
+        steps = min(longest, max(steps, blocked - 1))
         self._begun = self._now
         self._until = self._now + 1 + steps
         self._num_rows = len(rows)
 
+    def pause(self, num_rows: int) -> None:
+        """Nothing may be offered in the next step either."""
+        self._begun, self._until, self._num_rows = self._now, self._now + 2, num_rows
+
     def holds(self, num_rows: int, ahead: int = 0) -> bool:
-        return self._now + ahead < self._until and num_rows == self._num_rows
+        """For the step that is being planned, or the one `ahead` of it."""
+        if self._now + ahead >= self._until:
+            return False
+        return _ALIKE * abs(num_rows - self._num_rows) <= self._num_rows
 
     def tick(self) -> None:
         """A step was taken."""

@@ -7,6 +7,7 @@ asks it before every draft.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,14 +55,31 @@ class Stake:
         Were every guess refused, it would end at most the cost of that one step below the floor; so would a
         request's own.
         """
-        ledger = self._experience.ledger
-        return ledger.allowance_ms(ledger.total, step.base_ms) > 0.0
+        return self._total_ms(step) > 0.0
 
     def bears_row(self, row: Row, step: Step) -> bool:
         """Whether a request's own account does: its share of the step counts."""
+        return self._row_ms(row, step) > 0.0
+
+    def recovery(self, step: Step, rows: Sequence[Row]) -> int:
+        """Plain steps until both accounts bear a bet for some row that could draft; 0 where they do."""
+        floor, tokens = max(self._experience.ledger.floor, 1e-6), max(step.base_tokens, 1)
+        of_rows = [
+            -self._row_ms(row, step) / (floor * step.base_ms * row.num_pending / tokens)
+            for row in rows
+            if row.drafters
+        ]
+        steps = max(min(of_rows, default=0.0), -self._total_ms(step) / (floor * step.base_ms))
+        return max(0, math.ceil(min(steps, 1e6)))
+
+    def _total_ms(self, step: Step) -> float:
+        ledger = self._experience.ledger
+        return ledger.allowance_ms(ledger.total, step.base_ms)
+
+    def _row_ms(self, row: Row, step: Step) -> float:
         ledger = self._experience.ledger
         own_ms = step.base_ms * row.num_pending / max(step.base_tokens, 1)
-        return ledger.allowance_ms(ledger.account(row.request_id), self._start_steps(step) * own_ms) > 0.0
+        return ledger.allowance_ms(ledger.account(row.request_id), self._start_steps(step) * own_ms)
 
     def room(self, step: Step, rows: Sequence[Row]) -> Room:
         """Places for guesses in this step, and what each number of them costs."""

@@ -10,8 +10,10 @@ Knows no networks. Used by `target/graphs.py` and `draft/block_device.py`.
 
 from __future__ import annotations
 
+import gc
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -19,6 +21,18 @@ log = logging.getLogger(__name__)
 
 MAX_GRAPHS = 160
 """Captured passes at most: a graph of a large network holds megabytes of launches."""
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No garbage is collected: what the graphs of an engine that is gone do in the end breaks a capture."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 class Captured:
@@ -71,7 +85,10 @@ class Captured:
         graph = torch.cuda.CUDAGraph()
         try:
             # Other threads of a server may use the device meanwhile.
-            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            with (
+                _uncollected(),
+                torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"),
+            ):
                 call()
         except RuntimeError as error:
             log.warning("a pass of size %s could not be captured: %s", size, error)
