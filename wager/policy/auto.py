@@ -186,6 +186,7 @@ class Auto:
         if num_nodes and values[num_nodes - 1] < _CHEAP * step.num_emitting and self._plain_is_stale(rows):
             num_nodes = 0
         step.arranged = Arranged(rows, drafts, forest, worth, num_nodes)
+        self._stake.took(len(rows), num_nodes)
         floor = 0
         if len(rows) > 1 and num_nodes >= sum(draft is not None for draft in drafts):
             floor = self.config.row_floor

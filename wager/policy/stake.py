@@ -24,6 +24,9 @@ _START_STEPS = 2.0  # plain steps that a request may be behind before it has had
 _BACKED_STEPS = 2.0  # and at most so many more
 _BACKING = 0.05  # out of this share of what all requests together have saved
 _SIZE_STEP = 2  # a pass may be at most this many times the largest one measured
+_MORE = 1.5  # times the guesses that were best lately are looked at in a batch: building a forest takes time,
+_FADES = 0.9  # per step; and so many
+_LEAST = 16  # a row in any case
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class Stake:
     def __init__(self, experience: Experience, config: AutoConfig) -> None:
         self._experience = experience
         self._config = config
+        self._lately: dict[int, float] = {}
+        """The most guesses that were best in steps of so many rows, in octaves; it fades."""
 
     def bears_all(self, step: Step) -> bool:
         """Whether the total account bears one more step.
@@ -71,6 +76,11 @@ class Stake:
         ]
         steps = max(min(of_rows, default=0.0), -self._total_ms(step) / (floor * step.base_ms))
         return max(0, math.ceil(min(steps, 1e6)))
+
+    def took(self, num_rows: int, num_nodes: int) -> None:
+        """So many guesses were best in a step of so many rows."""
+        crowd = _crowd(num_rows)
+        self._lately[crowd] = max(num_nodes, _FADES * self._lately.get(crowd, 0.0))
 
     def _total_ms(self, step: Step) -> float:
         ledger = self._experience.ledger
@@ -100,6 +110,9 @@ class Stake:
         most = min(config.max_nodes * len(rows), config.max_batch_nodes, MAX_TOKENS - base)
         if len(rows) == 1:
             most = min(most, rows[0].max_nodes)
+        else:
+            lately = self._lately.get(_crowd(len(rows)), most)
+            most = min(most, int(max(_MORE * lately, _LEAST * len(rows))))
         seen = max(self._experience.costs.largest_seen(len(rows), longest_context(rows)), base)
         most = max(0, min(most, _SIZE_STEP * seen - base))
         dearest = costs[base] + self._stake_ms(step, rows)
@@ -116,3 +129,7 @@ class Stake:
             bearable = min(bearable, ledger.allowance_ms(own, self._start_steps(step) * plain_ms))
         staked = min(bearable, plain_ms + _STAKE * (bearable - plain_ms))
         return staked + _STAKE_STEPS * plain_ms
+
+
+def _crowd(num_rows: int) -> int:
+    return max(num_rows - 1, 0).bit_length()
