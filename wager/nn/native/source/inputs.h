@@ -6,9 +6,7 @@
 
 namespace {
 
-// Up to here each thread makes rows ready for itself: cheaper than a phase.
-constexpr int64_t OWN_ROWS = 64;       // that are only normed
-constexpr int64_t OWN_BYTE_ROWS = 4;   // that are rounded too
+constexpr int64_t OWN_ROWS = 64;  // up to here each thread makes rows ready for itself: cheaper than a phase
 
 // Memory in which rows are made ready for products: for all threads together, or for each.
 struct Workspace {
@@ -40,7 +38,7 @@ class Inputs {
     Inputs(const Workspace& space, const Matrix& w, const float* x, int64_t stride, int64_t count, Phase& phase,
            const Member& me, const float* norm = nullptr, float eps = 0.0f)
         : x(x), stride(stride), count(count), norm(norm), eps(eps), w(w) {
-        const bool shared = count > (w.kind == BYTES ? OWN_BYTE_ROWS : OWN_ROWS);
+        const bool shared = count > OWN_ROWS;
         const int64_t first = shared ? 0 : me.rank * count, groups = rounded_up(w.num_inputs, GROUP) / GROUP;
         normed = space.normed + first * space.width;
         bytes = space.bytes + first * space.groups * GROUP;

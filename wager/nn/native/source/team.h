@@ -98,7 +98,8 @@ struct Member {
 INLINE void reset(Phase* phases, int64_t count, int threads) {
     for (int64_t i = 0; i < count; i++) {
         phases[i].done.value.store(0, std::memory_order_relaxed);
-        for (int s = 0; s < threads && s < MAX_SHARES; s++) phases[i].next[s].value.store(0, std::memory_order_relaxed);
+        for (int s = 0; s < threads && s < MAX_SHARES; s++)
+            phases[i].next[s].value.store(0, std::memory_order_relaxed);
     }
 }
 
