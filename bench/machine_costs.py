@@ -65,7 +65,7 @@ class Sweep(Plain):
         self._thinker = thinker
         self._steps = 0
 
-    def rests(self, num_rows: int, ahead: int = 0) -> bool:
+    def rests(self, num_rows: int, num_tokens: int, ahead: int = 0) -> bool:
         return False
 
     @property

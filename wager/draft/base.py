@@ -109,6 +109,8 @@ class KeptTokens(NamedTuple):
     pages: PageIds
     lines: range | None = None
     """Which lines of `features` are the row's, where it is shared with other rows; None: all."""
+    to_be_shared: bool = False
+    """Whether the row's pages are shared next, which its context must be ready for (`settle`)."""
 
 
 class Drafter(Protocol):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -31,6 +32,8 @@ from wager.nn.noise import NoiseSource
 if TYPE_CHECKING:
     from wager.draft.block_device import BlockDevice
 
+MOST_AT_ONCE = 512
+"""Tokens whose waiting features are read in at once on a device, unless one request has more."""
 Int64Array = npt.NDArray[np.int64]
 StartKey: TypeAlias = tuple[Hashable, int, tuple[int, ...]]
 """A request, how much of it is cached, and its pending tokens."""
@@ -44,6 +47,7 @@ class BlockOptions:
     trained with, used where they suffice. `max_waiting`: features of so many tokens may wait per request;
     past that they are ingested at once. That bounds their memory, and a prompt's features come in with the
     prompt instead of with the first draft, whose price would silence a request before it has won anything.
+    On a device, where reading them in takes little time, more may wait.
     """
 
     known_tokens: int = 1
@@ -183,8 +187,7 @@ class BlockDrafter:
         self._ingest([Portion(self._context(j.row.request_id), j.row.pages, j.context_len) for j in jobs])
 
     def keep(self, kept: Sequence[KeptTokens]) -> None:
-        """Store features for later; a request with more than `max_waiting` of them is brought up to date."""
-        full = []
+        """Store features for later; a request with too many of them is brought up to date."""
         for item in kept:
             if item.features is None:
                 continue
@@ -193,10 +196,29 @@ class BlockDrafter:
                 context.add_lines(item.start, item.features, item.lines)
             else:
                 context.add(item.start, item.features)
-            if context.num_waiting > self.options.max_waiting:
-                full.append(Portion(context, item.pages, context.num_known))
+        full = self._full(kept)
         if full:
             self._ingest(full)
+
+    def _full(self, kept: Sequence[KeptTokens]) -> list[Portion]:
+        """The requests among these of which too much waits.
+
+        On a device that is asked of all together, but for those whose pages are shared next: as long as
+        nobody drafts, reading features in is work for nothing. Then those of which most waits are brought up
+        to date, as many as one pass takes.
+        """
+        known = [(item, self._context(item.request_id)) for item in kept]
+        portions = [Portion(context, item.pages, context.num_known) for item, context in known]
+        if self.device is None:
+            most = self.options.max_waiting
+            return [portion for portion in portions if portion.context.num_waiting > most]
+        shared = [p for p, item in zip(portions, kept, strict=True) if item.to_be_shared]
+        waiting = sum([context.num_waiting for context in self._contexts.values()])
+        if shared or waiting <= self.device.max_waiting:
+            return shared
+        longest = sorted(portions, key=lambda portion: -portion.context.num_waiting)
+        sums = accumulate(portion.context.num_waiting for portion in longest)
+        return [p for p, total in zip(longest, sums, strict=True) if total <= MOST_AT_ONCE] or longest[:1]
 
     def settle(self, request_id: Hashable, pages: PageIds, num_tokens: int) -> bool:
         context = self._context(request_id)

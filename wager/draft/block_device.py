@@ -39,6 +39,8 @@ ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64)
 MAX_ROWS = ROW_BUCKETS[-1]
 """Rows of one pass; more are drafted in several."""
 INGEST_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+WAITING_BYTES = 1 << 30
+"""Features that may wait for their requests to draft."""
 MAX_NODES = 128
 """Of a tree whose verdict a draft can follow on the device."""
 
@@ -87,6 +89,8 @@ class BlockDevice:
         """Seed and temperature of each row, as they lie on the device."""
         self._steps = np.arange(spec.block_size)
         self._places = Numbers(3, INGEST_BUCKETS[-1], device)
+        self.max_waiting = WAITING_BYTES // (spec.feature_size * net.dtype.itemsize)
+        """Tokens whose features may wait, of all requests together."""
         self._walk = Numbers(2, MAX_NODES, device)
         self.source: Tensor | None = None
         """Where the target's passes leave their features: set by whoever makes both ready."""
@@ -128,7 +132,7 @@ class BlockDevice:
         laid = _laid(ordered)
         count = laid.shape[1]
         if count > INGEST_BUCKETS[-1]:
-            places = torch.from_numpy(laid).to(self.net.device)
+            places = _sent(laid, self.net.device)
             features = self._features.new_empty((count, self._features.shape[1]))
             _gather(by_tensor.values(), places[2], features)
             self._entry.run(features, Places(places[0], places[1]), self.pool)
@@ -296,6 +300,12 @@ def _gather(by_tensor: Iterable[Sequence[Piece]], lines: Tensor, out: Tensor) ->
         else:
             out[start:stop].copy_(features.index_select(0, lines[start:stop]))
         start = stop
+
+
+def _sent(numbers: npt.NDArray[np.int64], device: torch.device) -> Tensor:
+    """On the device, without waiting for what is under way there."""
+    own = torch.from_numpy(numbers)
+    return own.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else own.to(device)
 
 
 def _ones(block_size: int, words: int) -> npt.NDArray[np.int64]:

@@ -79,7 +79,7 @@ class Ahead:
         places = [place for place, row in enumerate(rows) if _goes_on(row.sequence)]
         if not places or engine.scheduler.waiting:
             return None
-        if not engine.controller.policy.rests(len(places), ahead=1):
+        if not engine.controller.policy.rests(len(places), len(places), ahead=1):
             return None
         sequences = [rows[place].sequence for place in places]
         try:

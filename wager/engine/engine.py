@@ -209,7 +209,8 @@ class Engine:
 
     def observe(self, planned: Many[Planned]) -> list[StepRow]:
         """The rows as the policy may see them."""
-        resting = self.ahead.has_begun or self.controller.policy.rests(len(planned))
+        num_tokens = sum([row.num_tokens for row in planned])
+        resting = self.ahead.has_begun or self.controller.policy.rests(len(planned), num_tokens)
         return [self._observe_row(row, len(planned), resting) for row in planned]
 
     def _observe_row(self, planned: Planned, num_rows: int, resting: bool) -> StepRow:
@@ -285,11 +286,18 @@ class Engine:
             return  # before a pass began behind this one, its features were kept
         if len(rows) == 1 and rows[0].followed:
             return
-        tokens = []
+        tokens, shares = [], self.scheduler.memory.index is not None
         for row, (features, lines) in zip(rows, self.runner.kept_features(result, kept), strict=True):
             sequence = row.sequence
             tokens.append(
-                KeptTokens(sequence.request_id, sequence.num_cached, features, sequence.pages, lines)
+                KeptTokens(
+                    sequence.request_id,
+                    sequence.num_cached,
+                    features,
+                    sequence.pages,
+                    lines,
+                    shares and row.is_judged and not sequence.stats.steps,
+                )
             )
         for drafter in self.drafters.values():
             try:

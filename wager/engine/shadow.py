@@ -173,7 +173,7 @@ class _Shadow(Plain):
         self._notes = notes
         self._offer = Offer(drafter)
 
-    def rests(self, num_rows: int, ahead: int = 0) -> bool:
+    def rests(self, num_rows: int, num_tokens: int, ahead: int = 0) -> bool:
         return False
 
     def offer(self, rows: Many[Row]) -> list[Offer]:

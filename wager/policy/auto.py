@@ -80,12 +80,14 @@ class Auto:
 
     # -- before drafting
 
-    def rests(self, num_rows: int, ahead: int = 0) -> bool:
-        return self._rest.holds(num_rows, ahead)
+    def rests(self, num_rows: int, num_tokens: int, ahead: int = 0) -> bool:
+        if self._rest.holds(num_rows, ahead) or num_tokens >= MAX_TOKENS:
+            return True
+        return self._step.plain_ms > 0.0 and not self._stake.bears_all(self._step)
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
         step, plain = self._begin(rows), [PLAIN] * len(rows)
-        if self.rests(len(rows)):
+        if self.rests(len(rows), sum([row.num_pending for row in rows])):
             return plain
         self._known.skip(self._rest.end())
         costs = self.experience.costs

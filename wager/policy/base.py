@@ -116,10 +116,11 @@ class Policy(Protocol):
 
     name: str
 
-    def rests(self, num_rows: int, ahead: int = 0) -> bool:
-        """Whether a step of so many rows is plain whatever drafters could do; then none need be asked.
+    def rests(self, num_rows: int, num_tokens: int, ahead: int = 0) -> bool:
+        """Whether a step is plain whatever drafters could do; then none need be asked.
 
-        ahead: 0 for the step that is being planned, 1 for the one behind a step under way.
+        num_tokens: pending ones of all its rows. ahead: 0 for the step that is being planned, 1 for the one
+        behind a step under way.
         """
         ...
 

@@ -34,7 +34,7 @@ class BodPolicy:
         self._probing = False
         self._guesses = 0
 
-    def rests(self, num_rows: int, ahead: int = 0) -> bool:
+    def rests(self, num_rows: int, num_tokens: int, ahead: int = 0) -> bool:
         return False  # every step without a bet is counted towards the next look
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:

@@ -44,8 +44,8 @@ class _Gate:
         self.experience = experience
         self.name = f"{self.kind}+{inner.name}"
 
-    def rests(self, num_rows: int, ahead: int = 0) -> bool:
-        return self.inner.rests(num_rows, ahead)
+    def rests(self, num_rows: int, num_tokens: int, ahead: int = 0) -> bool:
+        return self.inner.rests(num_rows, num_tokens, ahead)
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
         offers = self.inner.offer(rows)

@@ -20,7 +20,7 @@ class Plain:
     def __init__(self, _experience: Experience) -> None:
         pass
 
-    def rests(self, num_rows: int, ahead: int = 0) -> bool:
+    def rests(self, num_rows: int, num_tokens: int, ahead: int = 0) -> bool:
         return True
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
@@ -45,7 +45,7 @@ class Fixed(Plain):
         self.nodes = nodes
         self.chain = chain
 
-    def rests(self, num_rows: int, ahead: int = 0) -> bool:
+    def rests(self, num_rows: int, num_tokens: int, ahead: int = 0) -> bool:
         return self.nodes == 0
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
