@@ -105,10 +105,17 @@ def test_several_looks_in_a_row() -> None:
     assert shown == "xxx.xxx...xxx.......xxx."
     probe.result(won=True)
     assert probe.interval == 1 and probe.due()
-    probe.result(won=False, price=1.0)
-    probe.result(won=False, price=1.0)
-    probe.result(won=False, price=1.0)
+    for _ in range(3):
+        probe.result(won=False, price=0.02)
     assert [probe.due() for _ in range(2)] == [False, True]
+
+
+def test_where_looks_are_dear_the_wait_grows_at_once() -> None:
+    probe, seen = Probe(longest=48, looks=1), []
+    for _ in range(6):
+        seen.append(waits(probe))
+        probe.result(won=False, price=2.0)
+    assert seen == [1, 25, 50, 100, 200, 400], "a look of two plain steps every 400: half a percent"
 
 
 def test_a_due_probe_stays_due_until_it_has_a_result() -> None:

@@ -1,9 +1,8 @@
 """Guesses copied from the sequence itself: find where its tail stood before, propose what followed there.
 
-The longest tail that matches wins, then its most recent place. Each request has an index from runs of tokens
-to the last place they ended at, which grows with the sequence and needs neither pages nor features: a
-request that comes back after preemption is indexed anew from its tokens. There are no probabilities; where no
-tail of `min_match` tokens stood before, there is no proposal.
+The longest tail that matches wins, then its most recent place. Each request's tokens are kept as an array, which
+grows with the sequence and needs neither pages nor features: a request that comes back after preemption is
+read anew. There are no probabilities; where no tail of `min_match` tokens stood before, there is no proposal.
 """
 
 from __future__ import annotations
@@ -89,51 +88,62 @@ class LookupDrafter:
 
 
 class SuffixIndex:
-    """Where every run of `min_match` to `max_match` tokens of one growing sequence ended last."""
+    """One growing sequence as an array, searched anew for its own tail.
+
+    A table of every run would answer sooner, but must be kept up to date for every token of every prompt,
+    and most are never asked for.
+    """
 
     def __init__(self, min_match: int, max_match: int) -> None:
-        self._lengths = range(min_match, max_match + 1)
-        self._ends: dict[tuple[int, ...], int] = {}
-        self._num_indexed = 0
-        self._tail: tuple[int, ...] = ()
+        self._min_match, self._max_match = min_match, max_match
+        self._tokens = np.empty(64, np.int64)
+        self._num_known = 0
         self._asked = (-1, -1)
         self._answer: int | None = None
 
     def follows(self, tokens: Sequence[int]) -> bool:
-        """Whether `tokens` can be what was indexed and more; told by the length and the last run."""
-        count = self._num_indexed
-        if count > len(tokens) or self._asked[0] > len(tokens):
+        """Whether `tokens` can be what was known and more; told by the length and the last run."""
+        count = self._num_known
+        if count > len(tokens):
             return False
-        return tuple(tokens[count - len(self._tail) : count]) == self._tail
+        first = max(0, count - self._max_match)
+        return self._tokens[first:count].tolist() == list(tokens[first:count])
 
     def find(self, tokens: Sequence[int]) -> int | None:
         """The position to copy from, or None; asking again about the same tokens costs nothing."""
         asked = (len(tokens), tokens[-1] if len(tokens) else -1)
         if asked != self._asked:
-            # Runs that end at the last token are left out, so that the tail does not find itself.
-            self._grow(tokens, len(tokens) - 1)
-            self._asked, self._answer = asked, self._search(tokens)
+            self._grow(tokens)
+            self._asked, self._answer = asked, self._search()
         return self._answer
 
-    def _grow(self, tokens: Sequence[int], stop: int) -> None:
-        longest = self._lengths[-1]
-        for end in range(self._num_indexed, stop):
-            run = tuple(tokens[max(0, end + 1 - longest) : end + 1])
-            for length in self._lengths:
-                if length > len(run):
-                    break
-                self._ends[run[len(run) - length :]] = end
-            self._tail = run
-        self._num_indexed = max(self._num_indexed, stop)
+    def _grow(self, tokens: Sequence[int]) -> None:
+        count = len(tokens)
+        if count > len(self._tokens):
+            larger = np.empty(2 * count, np.int64)
+            larger[: self._num_known] = self._tokens[: self._num_known]
+            self._tokens = larger
+        self._tokens[self._num_known : count] = tokens[self._num_known :]
+        self._num_known = count
 
-    def _search(self, tokens: Sequence[int]) -> int | None:
-        tail = tuple(tokens[-self._lengths[-1] :])
-        for length in reversed(self._lengths):
-            if length <= len(tail):
-                end = self._ends.get(tail[len(tail) - length :])
-                if end is not None:
-                    return end + 1
-        return None
+    def _search(self) -> int | None:
+        """Where the longest tail stood before, the last time: the position behind it."""
+        known = self._tokens[: self._num_known]
+        tail = known[-self._max_match :][::-1].tolist()
+        if len(tail) < self._min_match:
+            return None
+        # The tail itself, which ends at the last token, is left out.
+        ends = np.flatnonzero(known[:-1] == tail[0])
+        found: int | None = None
+        for length in range(1, len(tail) + 1):
+            if length > 1:
+                ends = ends[ends >= length - 1]
+                ends = ends[known[ends - (length - 1)] == tail[length - 1]]
+            if not len(ends):
+                break
+            if length >= self._min_match:
+                found = int(ends[-1]) + 1
+        return found
 
 
 def copy_on(tokens: Sequence[int], source: int, count: int) -> list[int]:

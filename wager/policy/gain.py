@@ -81,7 +81,9 @@ class Probe:
             return  # the next one is due at once
         self._waited = self._taken = 0
         longest = max(self.longest, math.ceil(self.looks * price / _LOOKING))
-        self.interval = 1 if won else min(self.interval * 2, longest)
+        least = min(longest // _DEAR, self.longest)
+        self.interval = 1 if won else min(max(self.interval * 2, least), longest)
 
 
 _LOOKING = 0.005
+_DEAR = 16  # at the first loss already the interval is this part of what it may become, where looks are dear
