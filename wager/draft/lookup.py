@@ -1,8 +1,9 @@
 """Guesses copied from the sequence itself: find where its tail stood before, propose what followed there.
 
-The longest tail that matches wins, then its most recent place. Each request's tokens are kept as an array, which
-grows with the sequence and needs neither pages nor features: a request that comes back after preemption is
-read anew. There are no probabilities; where no tail of `min_match` tokens stood before, there is no proposal.
+The longest tail that matches wins, then its most recent place. Each request's tokens are kept as an array,
+which grows with the sequence and needs neither pages nor features: a request that comes back after preemption
+is read anew. There are no probabilities; where no tail of `min_match` tokens stood before, there is no
+proposal.
 """
 
 from __future__ import annotations

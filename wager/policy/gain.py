@@ -80,8 +80,8 @@ class Probe:
         if not won and self._taken < self.looks:
             return  # the next one is due at once
         self._waited = self._taken = 0
-        longest = max(self.longest, math.ceil(self.looks * price / _LOOKING))
-        least = min(longest // _DEAR, self.longest)
+        dear = math.ceil(self.looks * price / _LOOKING)
+        longest, least = max(self.longest, dear), min(dear // _DEAR, self.longest)
         self.interval = 1 if won else min(max(self.interval * 2, least), longest)
 
 
