@@ -6,24 +6,24 @@ import pytest
 from tests.policy.situations import STEEP, World, known_costs, play
 from wager.policy import PLAIN, Controller, CostCurve, Row
 from wager.policy.auto import Auto
-from wager.policy.known import Known
+from wager.policy.gain import Probe
 from wager.policy.rest import Rest
 
 ROWS = [Row("r", drafters=("draft",))]
 
 
-def waiting(interval: int) -> Known:
-    """What is known of a drafter at which the next look comes after so many steps."""
-    known = Known(0.5, 48)
-    known.line("draft", "").probe.interval = interval
-    assert not known.line("draft", "").probe.due()
-    return known
+def waiting(interval: int) -> list[Probe]:
+    """Of a drafter at which the next look comes after so many steps."""
+    probe = Probe()
+    probe.interval = interval
+    assert not probe.due()
+    return [probe]
 
 
 @pytest.mark.parametrize(("interval", "steps"), [(2, 0), (5, 3), (16, 14), (48, 16)])
 def test_a_rest_lasts_until_a_look_is_due(interval: int, steps: int) -> None:
-    rest, known = Rest(), waiting(interval)
-    rest.begin(ROWS, known)
+    rest, probes = Rest(), waiting(interval)
+    rest.begin(ROWS, probes)
     rested = 0
     rest.tick()
     while rest.holds(1):
@@ -31,8 +31,8 @@ def test_a_rest_lasts_until_a_look_is_due(interval: int, steps: int) -> None:
         rest.tick()
     assert rested == steps
     assert rest.end() == steps and rest.end() == 0
-    known.skip(steps)
-    assert known.line("draft", "").probe.due() == (interval < 18)
+    probes[0].skip(steps)
+    assert probes[0].due() == (interval < 18)
 
 
 def test_a_rest_is_for_as_many_rows_as_it_was_begun_with() -> None:
@@ -46,9 +46,9 @@ def test_a_rest_is_for_as_many_rows_as_it_was_begun_with() -> None:
 
 def test_a_drafter_that_found_nothing_is_asked_again_at_once_unless_there_are_many_rows() -> None:
     for num_rows, rests in ((1, False), (7, False), (8, True)):
-        rest, known = Rest(), waiting(40)
-        rest.begin(ROWS, known)  # it is known that there is one
-        rest.begin([Row(i, drafters=()) for i in range(num_rows)], known)
+        rest = Rest()
+        rest.begin(ROWS, waiting(40))  # it is known that there is one
+        rest.begin([Row(i, drafters=()) for i in range(num_rows)], [])
         rest.tick()
         assert rest.holds(num_rows) is rests
 
@@ -91,3 +91,15 @@ def test_who_cannot_draft_at_all_does_not_rest() -> None:
 def test_a_prompt_that_takes_all_places_makes_a_plain_step() -> None:
     policy = Auto(known_costs(STEEP))
     assert policy.rests(2, 2000) and not policy.rests(2, 200)
+
+
+def test_a_drafter_that_nobody_would_choose_keeps_nobody_awake() -> None:
+    """The other one is better, and not worth its time either: only its next look counts."""
+    policy = Auto(known_costs(STEEP, drafters=("bad", "worse")))
+    row = Row("r", drafters=("bad", "worse"))
+    for name, gain in (("bad", -1.0), ("worse", -2.0)):
+        policy._known.gain(row, name, 1).value = gain
+        policy._known.line(name, "").probe.interval = 10 if name == "bad" else 1
+    assert policy.offer([row]) == [PLAIN]
+    policy._rest.tick()
+    assert policy.rests(1, 1, ahead=7) and not policy.rests(1, 1, ahead=9)

@@ -103,7 +103,7 @@ class Auto:
                 step.depths.clear()
                 return plain  # a prompt has taken all places: no guess could be verified
         elif step.base_tokens == len(rows):
-            self._rest.begin(rows, self._known, self._stake.recovery(step, rows))
+            self._rest.begin(rows, step.probes, self._stake.recovery(step, rows))
         return offers
 
     def _offers(self, rows: Sequence[Row], plain: list[Offer]) -> list[Offer]:
@@ -168,8 +168,10 @@ class Auto:
         num_worthy = best.num_rows if best.net > 0.0 else 0
         chosen, others = ordered[:num_worthy], ordered[num_worthy:]
         due = False
-        for probe in {rows[i].phase: known.line(drafter, rows[i].phase).probe for i in others}.values():
+        probes = {rows[i].phase: known.line(drafter, rows[i].phase).probe for i in others}
+        for probe in probes.values():
             due = probe.due() or due  # each one counts this step
+        step.probes += probes.values()
         if due:
             looks = sorted(others, key=lambda i: gains[i].count)[:_LOOKED_AT]
             step.probing.update(looks)

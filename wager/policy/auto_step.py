@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from wager.policy.base import Draft, FloatArray, Row
+from wager.policy.gain import Probe
 from wager.tree import Forest
 
 
@@ -48,6 +49,8 @@ class Step:
     plain_ms: float = 0.0
     """A pass of one token for each row that emits."""
     room: Room | None = None
+    probes: list[Probe] = field(default_factory=list)
+    """Of the drafters that were not worth running for somebody."""
     probing: set[int] = field(default_factory=set)
     """Places of rows for which a drafter runs only to see whether it is worth it again."""
     depths: dict[str, int] = field(default_factory=dict)

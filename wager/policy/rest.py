@@ -7,10 +7,10 @@ each of them changes with it. Knows neither costs nor gains.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from wager.policy.base import Row
-from wager.policy.known import Known
+from wager.policy.gain import Probe
 
 _LONGEST = 16  # steps,
 _MANY = 8  # from so many rows on, since for each of them
@@ -29,17 +29,17 @@ class Rest:
         self._num_rows = 0
         self._drafters: set[str] = set()
 
-    def begin(self, rows: Sequence[Row], known: Known, blocked: int = 0) -> None:
+    def begin(self, rows: Sequence[Row], probes: Iterable[Probe], blocked: int = 0) -> None:
         """Nothing was offered to these rows: rest from the next step on.
 
-        known: tells when the next look is due. blocked: steps in which nobody may bet, whatever it is worth.
+        probes: of the drafters that were weighed, the best of each row; they tell when the next look is due.
+        blocked: steps in which nobody may bet, whatever it is worth.
         """
-        lines = {(drafter, row.phase) for row in rows for drafter in row.drafters}
-        able, many = {drafter for drafter, _ in lines}, len(rows) >= _MANY
+        able, many = {drafter for row in rows for drafter in row.drafters}, len(rows) >= _MANY
         self._drafters |= able
         longest = _LONGEST_OF_MANY if many else _LONGEST
-        steps = min([longest, *[known.line(*line).probe.left - 1 for line in lines]])
-        if not lines or self._drafters - able:  # one that could not may find something at any step
+        steps = min([longest, *[probe.left - 1 for probe in probes]])
+        if not able or self._drafters - able:  # one that could not may find something at any step
             steps = min(steps, _UNABLE if many else 0)
         steps = min(longest, max(steps, blocked - 1))
         self._begun = self._now
