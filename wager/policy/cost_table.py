@@ -59,12 +59,12 @@ NEARLY_FLAT = CostCurve({1: 1.0, 101: 2.0}, "nearly flat")
 class _Cell:
     """A robust, fading log-mean of the times seen at one size."""
 
-    __slots__ = ("before", "count", "expected", "fitted", "last", "mean", "weight")
+    __slots__ = ("before", "count", "expected", "fitted", "last", "mean", "seen", "weight")
 
     def __init__(self, value: float, clock: int) -> None:
         self.mean = value
         self.weight = 1.0
-        self.count = 1
+        self.count = self.seen = 1
         self.before = self.last = clock  # when the last two samples came
         self.fitted = (value, 1.0)  # mean and weight that the curve was last fitted to,
         self.expected = value  # and what it says here
@@ -73,6 +73,7 @@ class _Cell:
         faded = self.weight * 0.5 ** ((clock - self.last) / half_life)
         self.weight = min(faded, 1.0 if shifted else _MAX_WEIGHT) + 1.0
         self.count += 1
+        self.seen += 1
         self.before, self.last = self.last, clock
         if self.count == 2 and self.mean - value > _WARM_DROP:
             self.mean, self.weight = value, 1.0
@@ -83,7 +84,7 @@ class _Cell:
     def laid(cls, value: float, clock: int) -> _Cell:
         """A time that was not seen in earnest: as good as a few samples, so that those to come correct it."""
         cell = cls(value, clock)
-        cell.weight, cell.count = _MOVED_WEIGHT, int(_MOVED_WEIGHT)
+        cell.weight, cell.count, cell.seen = _MOVED_WEIGHT, int(_MOVED_WEIGHT), 0
         cell.fitted = (value, _MOVED_WEIGHT)
         return cell
 
@@ -110,6 +111,7 @@ _MAX_WEIGHT = 60.0
 _MOVED_WEIGHT = 4.0  # samples that a time is worth at most if it was taken at another level of the machine
 _LAID_SPREAD = 0.04  # how earlier measurements are taken to scatter: they are means already
 SHIFT_STRIKES = 3
+_WELL_KNOWN = 3  # passes of a size timed here, before it can tell that the machine has changed
 _REFIT_SOON = 16  # passes between two fits for a size that is well known,
 _REFIT = 64  # passes after which the curve is fitted again in any case: weights fade
 
@@ -254,12 +256,14 @@ class CostTable:
     def shift(self) -> float:
         """By how much (log) the whole machine seems to have become slower; 0 while it seems the same.
 
-        That several sizes at once are off, or the smallest one by itself, is the machine's doing; another one
-        by itself is a curve that was wrong there.
+        That several well-known sizes at once are off, or the smallest one by itself, is the machine's doing;
+        another one by itself, or some that were hardly timed here, are a curve that was wrong there.
         """
         if not self._clip.shifted or len(self._strikes) < SHIFT_STRIKES:
             return 0.0
-        common = len(set(self._strikes)) > 1 or self._strikes[0] == min(self._cells)
+        sizes = set(self._strikes)
+        several = len(sizes) > 1 and all(self._cells[size].seen >= _WELL_KNOWN for size in sizes)
+        common = several or self._strikes[0] == min(self._cells)
         return float(np.median(self._clip.residuals[-SHIFT_STRIKES:])) if common else 0.0
 
     def move(self, distance: float) -> None:
