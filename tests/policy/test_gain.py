@@ -115,7 +115,7 @@ def test_where_looks_are_dear_the_wait_grows_at_once() -> None:
     for _ in range(6):
         seen.append(waits(probe))
         probe.result(won=False, price=2.0)
-    assert seen == [1, 25, 50, 100, 200, 400], "a look of two plain steps every 400: half a percent"
+    assert seen == [1, 50, 100, 200, 400, 400], "a look of two plain steps every 400: half a percent"
 
 
 def test_a_due_probe_stays_due_until_it_has_a_result() -> None:

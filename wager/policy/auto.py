@@ -34,7 +34,7 @@ from wager.policy.cost import MAX_TOKENS
 from wager.policy.experience import Experience, longest_context
 from wager.policy.known import Known
 from wager.policy.reach import best_draft, options
-from wager.policy.rest import Rest
+from wager.policy.rest import MANY, Rest
 from wager.policy.stake import AutoConfig, Stake
 from wager.policy.survival import as_chain
 from wager.tree import Forest, build_forest, one_tree
@@ -62,6 +62,8 @@ class Auto:
         self._known = Known(self.config.first_gain, self.config.longest_probe)
         self._step = Step()
         self._rest = Rest()
+        self._waking_ms = 0.0
+        """By how much plain passes took longer since the last look, having been planned one by one."""
         self._was_typical = True
         """Whether the step before ran as its kind does; a plain one may need another in front of it."""
         self._stake = Stake(experience, self.config)
@@ -102,8 +104,11 @@ class Auto:
             if not step.room.places:
                 step.depths.clear()
                 return plain  # a prompt has taken all places: no guess could be verified
-        elif step.base_tokens == len(rows):
-            self._rest.begin(rows, step.probes, self._stake.recovery(step, rows))
+        if step.base_tokens == len(rows) and not step.num_worthy:
+            if not step.depths:
+                self._rest.begin(rows, step.probes, self._stake.recovery(step, rows))
+            elif len(rows) >= MANY:
+                self._rest.begin(rows, ())  # a look, and on at once
         return offers
 
     def _offers(self, rows: Sequence[Row], plain: list[Offer]) -> list[Offer]:
@@ -166,6 +171,7 @@ class Auto:
             lambda depth, num: step.rate * costs.draft_ms(drafter, num, context_len, depth),
         )
         num_worthy = best.num_rows if best.net > 0.0 else 0
+        step.num_worthy += num_worthy
         chosen, others = ordered[:num_worthy], ordered[num_worthy:]
         due = False
         probes = {rows[i].phase: known.line(drafter, rows[i].phase).probe for i in others}
@@ -266,6 +272,8 @@ class Auto:
         self._was_typical = outcome.is_typical
         if costs is None:
             return
+        if not outcome.is_typical:
+            self._waking_ms += max(0.0, outcome.verify_ms - step.base_ms)
         arranged = step.arranged
         if arranged is not None:
             self._learn_reach(arranged, costs)
@@ -303,7 +311,9 @@ class Auto:
         has_word = [draft is not None and draft.logprobs is not None for draft in arranged.drafts]
         total_nodes = sum([share.num_nodes for share in outcome.rows])
         price = 0.0
-        if total_nodes:
+        if not total_nodes:
+            self._waking_ms += max(0.0, outcome.verify_ms - step.base_ms)
+        else:
             tokens = min(step.base_tokens + total_nodes, MAX_TOKENS)
             price = step.rate * (float(costs[tokens]) - step.base_ms) / total_nodes
         for i, share in enumerate(outcome.rows):
@@ -323,7 +333,9 @@ class Auto:
                     share.offer.drafter, num_rows, share.row.context_len
                 )
                 won = gain > step.rate * draft_ms / num_rows
-                line.probe.result(won=won, price=draft_ms / step.base_ms)
+                line.probe.result(won=won, price=(draft_ms + self._waking_ms) / step.base_ms)
+        if step.probing:
+            self._waking_ms = 0.0
 
     def _as_whole(self, share: RowOutcome, gain: float) -> float:
         """What a whole draft would have been worth where a shorter one was worth `gain`."""

@@ -51,6 +51,8 @@ class Step:
     room: Room | None = None
     probes: list[Probe] = field(default_factory=list)
     """Of the drafters that were not worth running for somebody."""
+    num_worthy: int = 0
+    """Rows for which a drafter runs because it is worth it."""
     probing: set[int] = field(default_factory=set)
     """Places of rows for which a drafter runs only to see whether it is worth it again."""
     depths: dict[str, int] = field(default_factory=dict)

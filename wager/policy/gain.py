@@ -81,9 +81,9 @@ class Probe:
             return  # the next one is due at once
         self._waited = self._taken = 0
         dear = math.ceil(self.looks * price / _LOOKING)
-        longest, least = max(self.longest, dear), min(dear // _DEAR, self.longest)
+        longest, least = max(self.longest, dear), dear // _DEAR
         self.interval = 1 if won else min(max(self.interval * 2, least), longest)
 
 
 _LOOKING = 0.005
-_DEAR = 16  # at the first loss already the interval is this part of what it may become, where looks are dear
+_DEAR = 8  # at the first loss already the interval is this part of what it may become, where looks are dear

@@ -13,8 +13,8 @@ from wager.policy.base import Row
 from wager.policy.gain import Probe
 
 _LONGEST = 16  # steps,
-_MANY = 8  # from so many rows on, since for each of them
-_LONGEST_OF_MANY = 256  # a wake-up costs host time that runs ahead of the device otherwise
+MANY = 8  # from so many rows on, since for each of them
+_LONGEST_OF_MANY = 512  # a wake-up costs host time that runs ahead of the device otherwise
 _ALIKE = 8  # a step of one row in so many more or less is the same to them
 _UNABLE = 32  # steps for which drafters are not asked then that could propose nothing to anyone
 
@@ -35,10 +35,11 @@ class Rest:
         probes: of the drafters that were weighed, the best of each row; they tell when the next look is due.
         blocked: steps in which nobody may bet, whatever it is worth.
         """
-        able, many = {drafter for row in rows for drafter in row.drafters}, len(rows) >= _MANY
+        able, many = {drafter for row in rows for drafter in row.drafters}, len(rows) >= MANY
         self._drafters |= able
         longest = _LONGEST_OF_MANY if many else _LONGEST
-        steps = min([longest, *[probe.left - 1 for probe in probes]])
+        # Of many, looks wait for a moment in which they are awake anyway.
+        steps = longest if many else min([longest, *[probe.left - 1 for probe in probes]])
         if not able or self._drafters - able:  # one that could not may find something at any step
             steps = min(steps, _UNABLE if many else 0)
         steps = min(longest, max(steps, blocked - 1))
