@@ -4,8 +4,9 @@
 
 All requests of a batch come at once and write equally many tokens. Mixes: all kinds in turn, code alone,
 prose alone, half and half, and all kinds with every second request sampled. A policy keeps what it learns
-from cell to cell. Policies run there and back (A B C C B A). Beside total tokens per second: the speed of the
-slowest request over the mean of its batch.
+from cell to cell. Policies run there and back (A B C C B A). A batch is over when its slowest request is, and
+nobody takes the place of those that end sooner: that is what total tokens per second measures. Beside it: the
+mean speed of a request over that of plain decoding, and the slowest over the mean of its batch.
 """
 
 from __future__ import annotations
@@ -72,10 +73,14 @@ class Done(NamedTuple):
         return sum(map(len, self.tokens)) / self.wall_s
 
     @property
+    def speeds(self) -> list[float]:
+        """Every request's tokens per second."""
+        return [len(own) / s for own, s in zip(self.tokens, self.ended_s, strict=True)]
+
+    @property
     def slowest(self) -> float:
         """The slowest request's tokens per second over the mean of all."""
-        speeds = [len(own) / s for own, s in zip(self.tokens, self.ended_s, strict=True)]
-        return min(speeds) / statistics.fmean(speeds)
+        return min(self.speeds) / statistics.fmean(self.speeds)
 
 
 def batch_of(
@@ -136,6 +141,10 @@ def cell(policies: Mapping[str, Sequence[Done]]) -> dict[str, Any]:
     plain = policies.get(BASELINE)
     if plain:
         found["over_ar"] = {name: rate / rates[BASELINE] for name, rate in rates.items() if name != BASELINE}
+        means = {
+            name: statistics.fmean(s for one in own for s in one.speeds) for name, own in policies.items()
+        }
+        found["mean_request_over_ar"] = {name: mean / means[BASELINE] for name, mean in means.items()}
         found["texts_like_ar"] = {
             name: sum(one == other for one, other in zip(own[0].tokens, plain[0].tokens, strict=True))
             for name, own in policies.items()
@@ -212,7 +221,8 @@ def shown(one: Mapping[str, Any]) -> str:
     rates = "  ".join(f"{name} {rate:.0f}" for name, rate in one["tokens_per_s"].items())
     ratios = "  ".join(f"{name} {value:.3f}" for name, value in one.get("over_ar", {}).items())
     slow = "  ".join(f"{name} {value:.2f}" for name, value in one["slowest_over_mean"].items())
-    return f"{one['batch']:3d} {one['mix']:14s} tok/s {rates} | over ar {ratios} | slowest/mean {slow}"
+    means = "  ".join(f"{name} {v:.2f}" for name, v in one.get("mean_request_over_ar", {}).items())
+    return f"{one['batch']:3d} {one['mix']:14s} tok/s {rates} | over ar {ratios} | mean request {means} | slowest/mean {slow}"
 
 
 def lowest(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
