@@ -142,7 +142,8 @@ def cell(policies: Mapping[str, Sequence[Done]]) -> dict[str, Any]:
     if plain:
         found["over_ar"] = {name: rate / rates[BASELINE] for name, rate in rates.items() if name != BASELINE}
         means = {
-            name: statistics.fmean(s for one in own for s in one.speeds) for name, own in policies.items()
+            name: statistics.fmean([speed for one in own for speed in one.speeds])
+            for name, own in policies.items()
         }
         found["mean_request_over_ar"] = {name: mean / means[BASELINE] for name, mean in means.items()}
         found["texts_like_ar"] = {
@@ -222,7 +223,8 @@ def shown(one: Mapping[str, Any]) -> str:
     ratios = "  ".join(f"{name} {value:.3f}" for name, value in one.get("over_ar", {}).items())
     slow = "  ".join(f"{name} {value:.2f}" for name, value in one["slowest_over_mean"].items())
     means = "  ".join(f"{name} {v:.2f}" for name, v in one.get("mean_request_over_ar", {}).items())
-    return f"{one['batch']:3d} {one['mix']:14s} tok/s {rates} | over ar {ratios} | mean request {means} | slowest/mean {slow}"
+    parts = [f"tok/s {rates}", f"over ar {ratios}", f"mean request {means}", f"slowest/mean {slow}"]
+    return f"{one['batch']:3d} {one['mix']:14s} " + " | ".join(parts)
 
 
 def lowest(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
