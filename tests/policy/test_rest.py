@@ -44,6 +44,13 @@ def test_a_rest_is_for_as_many_rows_as_it_was_begun_with() -> None:
     assert not rest.holds(3)
 
 
+def test_many_rows_rest_until_half_of_them_have_gone() -> None:
+    rest = Rest()
+    rest.begin([Row(i) for i in range(64)], waiting(4))
+    rest.tick()
+    assert [num for num in (31, 32, 63, 64, 70, 96, 97) if rest.holds(num)] == [32, 63, 64, 70, 96]
+
+
 def test_a_drafter_that_found_nothing_is_asked_again_at_once_unless_there_are_many_rows() -> None:
     for num_rows, rests in ((1, False), (7, False), (8, True)):
         rest = Rest()

@@ -1,8 +1,8 @@
 """While nothing is worth guessing, `auto` rests: for some steps nobody asks a drafter whether it could.
 
 Asking costs as much host time as deciding, for every row of every step. A rest lasts until the next look at
-a drafter is due, a few steps at most, and ends where the number of rows changes, since what a draft costs
-each of them changes with it. Knows neither costs nor gains.
+a drafter is due, a few steps at most, and ends where the number of rows changes, of many by half, since what
+a draft costs each of them changes with it. Knows neither costs nor gains.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from wager.policy.gain import Probe
 _LONGEST = 16  # steps,
 MANY = 8  # from so many rows on, since for each of them
 _LONGEST_OF_MANY = 512  # a wake-up costs host time that runs ahead of the device otherwise
-_ALIKE = 8  # a step of one row in so many more or less is the same to them
 _UNABLE = 32  # steps for which drafters are not asked then that could propose nothing to anyone
 
 
@@ -55,7 +54,9 @@ class Rest:
         """For the step that is being planned, or the one `ahead` of it."""
         if self._now + ahead >= self._until:
             return False
-        return _ALIKE * abs(num_rows - self._num_rows) <= self._num_rows
+        if self._num_rows < MANY:
+            return num_rows == self._num_rows
+        return self._num_rows <= 2 * num_rows <= 3 * self._num_rows
 
     def tick(self) -> None:
         """A step was taken."""
