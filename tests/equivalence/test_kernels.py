@@ -43,7 +43,7 @@ def jobs(temperature: float, **params: Any) -> list[Job]:
 
 
 @pytest.mark.parametrize("params", [{"temperature": 0.0}, {"temperature": 0.9, "top_k": 20, "top_p": 0.9}])
-@pytest.mark.parametrize("policy", ["ar", "fixed:4", "tree:9"])
+@pytest.mark.parametrize("policy", ["ar", "fixed:4", "tree:9", "auto"])
 def test_texts_are_plain_torchs(world: World, on_kernels: None, policy: str, params: dict[str, Any]) -> None:
     asked = jobs(**params)
     engine = engine_of(world, policy)
@@ -53,7 +53,7 @@ def test_texts_are_plain_torchs(world: World, on_kernels: None, policy: str, par
     named = list(enumerate(asked))
     run = drive(engine, {0: named[:2], 3: named[2:]}, {})
     assert [run.tokens(index) for index in range(len(asked))] == alone(plain, asked)
-    assert is_clean(engine)
+    assert is_clean(engine) and engine.unlearned is None
 
 
 def test_drafts_follow_their_pass_on_the_device(world: World, on_kernels: None) -> None:

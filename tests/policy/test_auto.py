@@ -455,3 +455,22 @@ def test_drafts_are_made_for_the_rows_that_they_are_worth_most_to() -> None:
     policy._known.line("draft", "").probe.interval = 9
     drafting = [i for i, offer in enumerate(policy.offer(rows)) if offer.drafter]
     assert {1, 3, 6} <= set(drafting) and len(drafting) == 4
+
+
+def test_a_step_may_be_learned_from_after_the_next_was_offered() -> None:
+    """Where a device waits for the host, learning comes a step late: it is of the step that it is about."""
+    first, second = Row("r", context_len=0), Row("r", context_len=5)
+    claims = Draft("draft", 6, np.full((6, 1), np.log(0.9)))
+    early, late = Auto(known_costs(FLAT)), Auto(known_costs(FLAT))
+    for policy in (early, late):
+        policy.offer([first])
+        num_nodes = policy.arrange([first], [claims]).num_nodes
+    outcome = step(share(num_nodes, 2, row=first), draft_ms=0.5)
+    early.learn(outcome)
+    early.offer([second])
+    late.offer([second])
+    late.learn(outcome)
+    assert num_nodes > 0
+    gains = [policy._known.gain(first, "draft", 1).value for policy in (early, late)]
+    assert gains[0] == gains[1] != 0.5
+    assert late.arrange([second], [claims]).num_nodes == early.arrange([second], [claims]).num_nodes

@@ -35,7 +35,7 @@ from wager.engine.step import run_step
 from wager.engine.telemetry import Telemetry
 from wager.errors import DrafterError, OutOfPages, RequestError, one_line
 from wager.nn.noise import NoiseSource
-from wager.policy import Controller, CostModel, Evidence, Row, needs_target_p1
+from wager.policy import Controller, CostModel, Evidence, Row, StepOutcome, needs_target_p1
 from wager.records import CloseKind, SamplingParams, Verdict
 from wager.target import Choices, RunResult, Sampler, TargetRunner, is_bare
 from wager.text.detokenize import Detokenizer
@@ -102,6 +102,8 @@ class Engine:
         self._events: list[Event] = []
         self._ended: list[tuple[Sequence, Event]] = []
         self._arrivals = 0
+        self.unlearned: StepOutcome | None = None
+        """The step before, where what it taught waits until the device is at work again."""
         self.learn_ms = 0.0
         """What learning took in the latest step: it is told to the next, which waited for it."""
 
@@ -148,6 +150,7 @@ class Engine:
         sequence = self.scheduler.find(request_id)
         if sequence is None:
             return False
+        self.catch_up()
         self.end(sequence, Finish.ABORT)
         self.close_ended()
         return True
@@ -158,6 +161,7 @@ class Engine:
 
     def set_policy(self, name: str) -> None:
         """Change the policy from the next step on; what was learned about costs stays."""
+        self.catch_up()
         self.controller.set_policy(name)
 
     def record_trace(
@@ -382,6 +386,20 @@ class Engine:
         self._events.append(event)
         return evidence
 
+    def may_learn_late(self, outcome: StepOutcome) -> bool:
+        """Whether learning can wait until the next pass runs: a device drafts, and nobody has ended."""
+        controller = self.controller
+        if not self.runner.has_kernels or not controller.policy.learns_late or self._ended:
+            return False
+        drafted = any(share.offer.drafter is not None for share in outcome.rows)
+        return drafted and controller.on_decision is None
+
+    def catch_up(self) -> None:
+        """Learn what the step before taught, if that has waited."""
+        outcome, self.unlearned = self.unlearned, None
+        if outcome is not None:
+            self.controller.learn(outcome)
+
     def end(self, sequence: Sequence, finish: Finish, error: str | None = None) -> None:
         """End a sequence from outside its text: an abort or a failure."""
         if finish is Finish.ERROR:
@@ -436,6 +454,7 @@ class Engine:
 
     def _fail_running(self, error: Exception) -> None:
         self.ahead.drop()
+        self.unlearned = None
         for sequence in list(self.scheduler.running):
             self.end(sequence, Finish.ERROR, f"the step failed: {one_line(error)}")
         self.close_ended()

@@ -35,6 +35,7 @@ def run_step(engine: Engine) -> StepReport | None:
     rows = plan(engine)
     clock.mark("plan")
     if not rows:
+        engine.catch_up()
         return None
     offers = bet(engine, rows)
     clock.mark("bet")
@@ -102,6 +103,7 @@ def arrange(engine: Engine, rows: list[StepRow], proposals: list[Proposal | None
 def verify(engine: Engine, rows: list[StepRow]) -> tuple[RunResult, Choices]:
     """One target pass over pending tokens and nodes, and the target's own choice at every judged place."""
     result = engine.ahead.take(rows) or engine.runner.run([row.run_row() for row in rows])
+    engine.catch_up()
     judged = [row.choice_row() for row in rows if row.is_judged]
     if result.logits is None:
         return result, Choices([], [], [], [])
@@ -145,6 +147,9 @@ def emit(
 
 
 def learn(engine: Engine, outcome: StepOutcome) -> None:
-    """Let costs, ledger and policy take in what happened; forget requests that ended."""
+    """Let costs, ledger and policy take in what happened, now or behind the next pass; close what ended."""
+    if engine.may_learn_late(outcome):
+        engine.unlearned = outcome
+        return
     engine.controller.learn(outcome)
     engine.close_ended()

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 
 from wager.policy.allocation import allocate
-from wager.policy.auto_step import Arranged, Step
+from wager.policy.auto_step import Arranged, Step, StepMark
 from wager.policy.base import (
     PLAIN,
     UNLIMITED,
@@ -51,16 +51,21 @@ def _argmax_nodes(values: FloatArray) -> int:
     return best + 1 if best >= 0 and values[best] > 0.0 else 0
 
 
+def _mark(row: Row) -> StepMark:
+    return row.request_id, row.context_len
+
+
 class Auto:
     """The default policy."""
 
     name = "auto"
+    learns_late = True
 
     def __init__(self, experience: Experience, config: AutoConfig | None = None) -> None:
         self.experience = experience
         self.config = config or AutoConfig()
         self._known = Known(self.config.first_gain, self.config.longest_probe)
-        self._step = Step()
+        self._step = self._before = Step()
         self._rest = Rest()
         self._waking_ms = 0.0
         """By how much plain passes took longer since the last look, having been planned one by one."""
@@ -137,7 +142,9 @@ class Auto:
         base_ms = plain_ms = float(costs[tokens])
         if num_emitting != tokens:
             plain_ms = float(costs[min(num_emitting, MAX_TOKENS)])
+        self._before = self._step
         self._step = Step(num_emitting / plain_ms, tokens, base_ms, float(num_emitting), costs, plain_ms)
+        self._step.mark = _mark(rows[0]) if rows else None
         return self._step
 
     def _best_drafter(self, row: Row, num_rows: int) -> str | None:
@@ -240,9 +247,9 @@ class Auto:
         offers = {Offer(name, self._step.depths.get(name, 0)): num for name, num in names.items()}
         return self.experience.costs.drafts_ms(offers, longest_context(arranged.rows))
 
-    def _learn_reach(self, arranged: Arranged, costs: FloatArray) -> None:
+    def _learn_reach(self, step: Step, arranged: Arranged, costs: FloatArray) -> None:
         """Whole drafts show what shorter ones would have been worth; in a batch, to all rows together."""
-        step, (rows, drafts, forest, *_) = self._step, arranged
+        rows, drafts, forest, *_ = arranged
         taught = [
             (row, draft)
             for row, draft in zip(rows, drafts, strict=True)
@@ -267,7 +274,8 @@ class Auto:
     # -- after the step
 
     def learn(self, outcome: StepOutcome) -> None:
-        step, costs = self._step, self._step.costs
+        step = self._step_of(outcome)
+        costs = step.costs
         self._rest.tick()
         self._was_typical = outcome.is_typical
         if costs is None:
@@ -276,10 +284,10 @@ class Auto:
             self._waking_ms += max(0.0, outcome.verify_ms - step.base_ms)
         arranged = step.arranged
         if arranged is not None:
-            self._learn_reach(arranged, costs)
+            self._learn_reach(step, arranged, costs)
         self._learn_rate(outcome, costs)
         if arranged is not None:
-            self._learn_gains(outcome, step.expected(arranged, costs), costs)
+            self._learn_gains(outcome, step, costs)
             self._learn_survival(outcome, arranged)
         for item in outcome.evidence:
             line = self._known.line(item.drafter, item.phase)
@@ -291,6 +299,11 @@ class Auto:
                 line.probe.result(won=True)  # far better than thought: look again at once
         step.costs = None
 
+    def _step_of(self, outcome: StepOutcome) -> Step:
+        """The step under way, or the one before it: where a device drafts, learning comes a step later."""
+        mark = _mark(outcome.rows[0].row) if outcome.rows else None
+        return self._before if mark == self._before.mark != self._step.mark else self._step
+
     def _learn_survival(self, outcome: StepOutcome, arranged: Arranged) -> None:
         """How far guesses without probabilities stood."""
         for i, draft in enumerate(arranged.drafts):
@@ -301,13 +314,14 @@ class Auto:
                 key = (share.offer.drafter, share.row.phase)
                 self._known.survival(share.row).observe(share.accepted, share.num_nodes, key)
 
-    def _learn_gains(self, outcome: StepOutcome, expected: dict[int, float], costs: FloatArray) -> None:
+    def _learn_gains(self, outcome: StepOutcome, step: Step, costs: FloatArray) -> None:
         """What each drafted row's bet was worth: half as expected, half as it came.
 
         Guesses without probabilities are judged by how it came: what is expected of them is how others fared.
         """
-        step, arranged = self._step, self._step.arranged
+        arranged = step.arranged
         assert arranged is not None
+        expected = step.expected(arranged, costs)
         has_word = [draft is not None and draft.logprobs is not None for draft in arranged.drafts]
         total_nodes = sum([share.num_nodes for share in outcome.rows])
         price = 0.0

@@ -6,13 +6,16 @@ stands idle. It decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from wager.policy.base import Draft, FloatArray, Row
 from wager.policy.gain import Probe
 from wager.tree import Forest
+
+StepMark = tuple[Hashable, int]
+"""A request and how much of it was cached: no two steps have its row in common."""
 
 
 class Arranged(NamedTuple):
@@ -58,6 +61,8 @@ class Step:
     depths: dict[str, int] = field(default_factory=dict)
     """How deep each drafter was asked to go; 0: whole."""
     arranged: Arranged | None = None
+    mark: StepMark | None = None
+    """Of its first row, by which it is known again."""
 
     def expected(self, arranged: Arranged, costs: FloatArray) -> dict[int, float]:
         """Each drafted row's expected gain: its nodes' worth, less its share of what they cost."""

@@ -115,6 +115,8 @@ class Policy(Protocol):
     """How much to guess. `name` is what `make_policy` would take to build it again."""
 
     name: str
+    learns_late: bool
+    """Whether it may be told of a step after it was asked for the next one's offers."""
 
     def rests(self, num_rows: int, num_tokens: int, ahead: int = 0) -> bool:
         """Whether a step is plain whatever drafters could do; then none need be asked.

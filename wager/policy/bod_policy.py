@@ -22,6 +22,8 @@ _TREE_RANGE = (1, 64)
 class BodPolicy:
     """A BODController per engine, a zero in front of it."""
 
+    learns_late = False
+
     def __init__(self, experience: Experience, mode: str = "chain", config: BODConfig | None = None) -> None:
         if config is None:
             low, high = _TREE_RANGE

@@ -38,6 +38,7 @@ class _Gate:
     """What both gates share: the inner policy answers unless the gate says no."""
 
     kind = ""
+    learns_late = False
 
     def __init__(self, inner: Policy, experience: Experience) -> None:
         self.inner = inner

@@ -16,6 +16,7 @@ class Plain:
     """Plain decoding: every bet is zero."""
 
     name = "ar"
+    learns_late = False
 
     def __init__(self, _experience: Experience) -> None:
         pass
