@@ -15,7 +15,12 @@ def loaded_imports(source: str, module: str, is_package: bool) -> list[str]:
     return [one.name for one in imports_of(tree, module, is_package)]
 
 
-KERNEL_FILES = {"wager.target.graphs", "wager.target.choice_kernels", "wager.draft.block_device"}
+KERNEL_FILES = {
+    "wager.target.graphs",
+    "wager.target.lay",
+    "wager.target.choice_kernels",
+    "wager.draft.block_device",
+}
 """Files outside that are of use on a CUDA device alone: nobody loads them elsewhere."""
 
 WITHOUT_TRITON = tuple(
