@@ -7,6 +7,7 @@ engine is built from it as from any other, its weights are made by `wager.train.
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 import tempfile
@@ -130,6 +131,7 @@ class World:
         memory = TINY_MEMORY_GIB if self.tiny else MEMORY_GIB
         own = {} if self.is_cuda else {"native": "off", "threads": torch.get_num_threads()}
         llm = load_llm(self.plan, self.folder, self.device, memory_gib=memory, **own)
+        gc.freeze()  # as a server does, which has one engine for life
         llm.settle(self.say)
         self.synchronize()
         self.say("the engine is there")

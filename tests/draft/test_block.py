@@ -240,3 +240,28 @@ def test_a_misfit_is_refused_by_name(tmp_path: Path) -> None:
             make(net, **values)
     described = make(net).describe()
     assert described["block_size"] == BLOCK and described["rope_theta"] == 10_000.0
+
+
+def test_on_a_device_features_wait_until_somebody_drafts_or_there_are_too_many(
+    tmp_path: Path,
+) -> None:
+    """What is shared next is read in; else those of which most waits, once all together are too many."""
+
+    class Device:
+        max_waiting = 700
+
+    drafter, read = make(block_net(tmp_path)), list[list[int]]()
+    drafter.device = Device()  # type: ignore[assignment]
+    drafter._ingest = lambda portions: read.append([p.stop for p in portions])  # type: ignore[method-assign, assignment]
+    one = torch.zeros(1, 1)
+
+    def keep(*tokens: tuple[str, int], shared: str = "") -> None:
+        drafter.keep([KeptTokens(n, 0, one.expand(k, 1), [], to_be_shared=n == shared) for n, k in tokens])
+
+    keep(("a", 100), ("b", 400))
+    assert not read
+    keep(("c", 150), shared="c")
+    assert read == [[150]]
+    read.clear()
+    keep(("a", 100), ("b", 400), ("d", 90))
+    assert read == [[400, 100]], "650 wait, 150 more and 90: as many of the longest as one pass takes"

@@ -1,4 +1,7 @@
-"""The memory budget bounds the target's pages and the drafter's context together."""
+"""The memory budget bounds the target's pages and the drafter's context together; what goes, goes."""
+
+import gc
+import weakref
 
 from tests.equivalence.world import World, make_engine
 from wager.config import EngineConfig, with_values
@@ -17,3 +20,12 @@ def test_a_budget_holds_target_and_drafter(world: World) -> None:
         pages = size_memory(engine.runner.decoder, config, 100_000, folder)
         assert pages * (engine.runner.pool.page_bytes + own) <= 0.001 * (1 << 30)
         assert (pages + 1) * (engine.runner.pool.page_bytes + own) > 0.001 * (1 << 30)
+
+
+def test_an_engine_that_nobody_holds_is_gone(world: World) -> None:
+    """With its weights: whoever loads one model after another must not run out of memory."""
+    engine = make_engine(world, "block")
+    seen = weakref.ref(engine.runner.decoder)
+    del engine
+    gc.collect()
+    assert seen() is None

@@ -73,7 +73,7 @@ class Ahead:
     def following(self, rows: Many[StepRow], result: RunResult) -> Callable[[Tensor], None] | None:
         """What begins the next pass behind this one; None where that must wait for the host."""
         engine = self._engine
-        if not engine.runner.has_kernels or engine.wants_p1 or not all(map(_is_free, rows)):
+        if len(rows) > engine.runner.max_behind or engine.wants_p1 or not all(map(_is_free, rows)):
             return None
         self.has_paused = not self._was_ahead
         places = [place for place, row in enumerate(rows) if _goes_on(row.sequence)]

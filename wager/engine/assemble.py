@@ -6,7 +6,6 @@ Everything left to "auto" is decided here once, and each choice is noted with it
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 from collections.abc import Callable
@@ -87,7 +86,6 @@ def build_engine(config: EngineConfig, seed: int = 0) -> Engine:
     engine = Engine(parts)
     warm(engine)
     prepare_costs(engine, config)
-    gc.freeze()  # what is loaded stays: going through all of it takes longer than many steps
     quicken(engine)  # whatever is to be built is built from now on: loading has had the machine to itself
     return engine
 

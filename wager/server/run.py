@@ -8,6 +8,7 @@ short. Only `wager serve` calls it.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -87,8 +88,14 @@ def serve(settings: Resolved[ServeConfig], on_ready: Callable[[Service, int], No
     config = settings.config.server
     sock = bind(config.host, config.port)
     port = sock.getsockname()[1]
+
+    def ready(service: Service) -> None:
+        # What is loaded stays as long as this process: looking for garbage among it takes many steps' time.
+        gc.freeze()
+        on_ready(service, port)
+
     try:
-        asyncio.run(_serve(settings, sock, lambda service: on_ready(service, port)))
+        asyncio.run(_serve(settings, sock, ready))
     finally:
         sock.close()
 

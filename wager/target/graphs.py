@@ -91,6 +91,7 @@ class GraphRunner(TargetRunner):
         self._kept = Numbers(1, most, decoder.device)
         self._logits = torch.empty(most, spec.vocab_size, dtype=decoder.dtype, device=decoder.device)
         self._features = torch.empty(0)
+        self.max_behind = min(most, limits.max_rows)
 
     def _table_limits(self, reach: int) -> TableLimits:
         limits = self.limits
@@ -215,7 +216,7 @@ class GraphRunner(TargetRunner):
     def run_behind(self, rows: Sequence[RunRow], chosen: Tensor, places: Sequence[int]) -> RunResult:
         with self._inference:
             starts, size = self._fill(rows)
-            assert size is not None, "every running row has a place in the largest bucket"
+            assert size is not None, "more rows than `max_behind`"
             num = len(rows)
             tokens = self._tables.token_ids[:num]
             if len(chosen) == num:

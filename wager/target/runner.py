@@ -54,6 +54,8 @@ class TargetRunner:
     """Whether scores and passes are those of a device with kernels."""
     features_at: Tensor | None = None
     """Where captured passes leave their features."""
+    max_behind = 0
+    """Rows that a pass begun behind another may have (`run_behind`); 0: there are no such passes."""
     max_nodes = 1 << 16
     """Nodes that a row's tree may have in a pass."""
 
@@ -94,7 +96,7 @@ class TargetRunner:
     def run_behind(self, rows: Sequence[RunRow], chosen: Tensor, places: Sequence[int]) -> RunResult:
         """A pass of rows with one pending token each, which the pass before chose at these places.
 
-        The tokens are on the device alone; nobody waits. Precondition: `has_kernels`.
+        The tokens are on the device alone; nobody waits. Precondition: at most `max_behind` rows.
         """
         raise NotImplementedError
 

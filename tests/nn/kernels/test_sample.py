@@ -194,6 +194,15 @@ def test_broken_rows_are_known_by_their_highest_score(device: torch.device, valu
     assert 0 <= int(got.token_ids[1]) < 5000
 
 
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_a_row_that_is_broken_throughout_still_gives_a_word(device: torch.device, value: float) -> None:
+    """A pass that runs ahead reads its embedding before anybody knows."""
+    logits = torch.full((2, 4500), value, device=device)
+    got = choose(logits, ask(2, device))
+    assert all(0 <= token < 4500 for token in got.token_ids.tolist())
+    assert not any(math.isfinite(one) for one in got.highest.tolist())
+
+
 def test_rows_may_have_a_stride_and_may_be_none(device: torch.device) -> None:
     wide = random(4, 300, dtype=torch.float32, device=device)
     check(wide[:, :200], ask(4, device, 0.5))

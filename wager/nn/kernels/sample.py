@@ -37,7 +37,7 @@ class Chosen(NamedTuple):
 def choose(logits: Tensor, asked: Asked, filters: Filters | None = None, out: Chosen | None = None) -> Chosen:
     """One token per row of logits [rows, vocab]; `filters` None: no row asks for any. `out`: where it goes.
 
-    A row whose highest score is not finite is broken: its token means nothing.
+    A row whose highest score is not finite is broken: its token is some word and means nothing.
     """
     num_rows, vocab_size = logits.shape
     assert logits.dtype in STEPS and is_rows(logits), f"scores in {logits.dtype}"
@@ -125,7 +125,8 @@ def _pick(
     cell = row * chunks + chunk
     tl.store(found + cell * 2, best)
     tl.store(found + cell * 2 + 1, tl.where(broken, float("nan"), tl.max(x, axis=0)))
-    tl.store(where + cell, chunk * CHUNK + place)
+    # A broken row's token means nothing, but a pass that runs ahead looks it up: it must be a word.
+    tl.store(where + cell, tl.minimum(chunk * CHUNK + place, vocab_size - 1))
 
 
 @triton.jit
