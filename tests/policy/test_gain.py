@@ -118,6 +118,16 @@ def test_where_looks_are_dear_the_wait_grows_at_once() -> None:
     assert seen == [1, 50, 100, 200, 400, 400], "a look of two plain steps every 400: half a percent"
 
 
+def test_in_a_crowd_one_look_is_enough_and_its_whole_price_is_waited_for() -> None:
+    probe, seen = Probe(longest=48, looks=3), []
+    for _ in range(3):
+        seen.append(waits(probe))
+        probe.result(won=False, price=2.0, of_many=True)
+    assert seen == [1, 800, 800], "a look of two plain steps every 800: a quarter of a percent"
+    probe.result(won=True, price=2.0, of_many=True)
+    assert probe.due()
+
+
 def test_a_due_probe_stays_due_until_it_has_a_result() -> None:
     probe = Probe()
     probe.result(won=False)

@@ -323,6 +323,7 @@ class Auto:
         assert arranged is not None
         expected = step.expected(arranged, costs)
         has_word = [draft is not None and draft.logprobs is not None for draft in arranged.drafts]
+        looked: dict[tuple[Offer, str], list[float]] = {}
         total_nodes = sum([share.num_nodes for share in outcome.rows])
         price = 0.0
         if not total_nodes:
@@ -342,14 +343,27 @@ class Auto:
             own.add(gain)
             line.gain(max(len(outcome.rows) - 1, 0).bit_length()).add(gain)
             if i in step.probing:
-                num_rows = sum([other.offer == share.offer for other in outcome.rows])
-                draft_ms = self.experience.costs.draft_ms(
-                    share.offer.drafter, num_rows, share.row.context_len
-                )
-                won = gain > step.rate * draft_ms / num_rows
-                line.probe.result(won=won, price=(draft_ms + self._waking_ms) / step.base_ms)
-        if step.probing:
+                looked.setdefault((share.offer, share.row.phase), []).append(gain)
+        for (offer, phase), gains in looked.items():
+            self._end_look(outcome, step, offer, phase, gains)
+        if looked:
             self._waking_ms = 0.0
+
+    def _end_look(
+        self, outcome: StepOutcome, step: Step, offer: Offer, phase: str, gains: Sequence[float]
+    ) -> None:
+        """A drafter ran to see whether it is worth it again: what its drafts gained, and what they cost."""
+        assert offer.drafter is not None
+        same = [share.row.context_len for share in outcome.rows if share.offer == offer]
+        draft_ms = self.experience.costs.draft_ms(offer.drafter, len(same), max(same))
+        won = sum(gains) * len(same) > step.rate * draft_ms * len(gains)
+        price_ms, of_many = draft_ms, len(outcome.rows) >= MANY
+        if of_many and not step.num_worthy:  # all that the step lost was lost by looking
+            accepted = sum([share.accepted for share in outcome.rows])
+            worth_ms = step.base_ms + step.plain_ms * accepted / step.num_emitting
+            price_ms = max(draft_ms, outcome.draft_ms + outcome.verify_ms - worth_ms)
+        price = (price_ms + self._waking_ms) / step.base_ms
+        self._known.line(offer.drafter, phase).probe.result(won=won, price=price, of_many=of_many)
 
     def _as_whole(self, share: RowOutcome, gain: float) -> float:
         """What a whole draft would have been worth where a shorter one was worth `gain`."""

@@ -49,8 +49,9 @@ class Probe:
     """When to try again while betting zero: intervals double while it loses and start over when it wins.
 
     `longest` bounds the interval from above, unless a look is so dear that it must be rarer still: looking
-    costs at most `_LOOKING` of plain decoding's time in the long run. `looks` are taken in a row, or fewer
-    where one wins.
+    costs at most `_LOOKING` of plain decoding's time in the long run, and of a crowd's `_LOOKING_OF_MANY`
+    from the first loss on, since there is less to be found. `looks` are taken in a row, or fewer where one
+    wins; in a crowd a look is at several rows, and one is enough.
     """
 
     def __init__(self, longest: int = 48, looks: int = 1) -> None:
@@ -74,16 +75,17 @@ class Probe:
         """So many steps went by without anybody asking."""
         self._waited += steps
 
-    def result(self, *, won: bool, price: float = 0.0) -> None:
+    def result(self, *, won: bool, price: float = 0.0, of_many: bool = False) -> None:
         """A look has been taken, at the price of so many plain steps."""
         self._taken += 1
-        if not won and self._taken < self.looks:
+        if not won and self._taken < self.looks and not of_many:
             return  # the next one is due at once
+        dear = math.ceil(price / _LOOKING_OF_MANY) if of_many else math.ceil(self._taken * price / _LOOKING)
         self._waited = self._taken = 0
-        dear = math.ceil(self.looks * price / _LOOKING)
-        longest, least = max(self.longest, dear), dear // _DEAR
+        longest, least = max(self.longest, dear), dear if of_many else dear // _DEAR
         self.interval = 1 if won else min(max(self.interval * 2, least), longest)
 
 
 _LOOKING = 0.005
+_LOOKING_OF_MANY = 0.0025
 _DEAR = 8  # at the first loss already the interval is this part of what it may become, where looks are dear

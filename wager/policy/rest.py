@@ -1,8 +1,8 @@
 """While nothing is worth guessing, `auto` rests: for some steps nobody asks a drafter whether it could.
 
 Asking costs as much host time as deciding, for every row of every step. A rest lasts until the next look at
-a drafter is due, a few steps at most, and ends where the number of rows changes, of many by half, since what
-a draft costs each of them changes with it. Knows neither costs nor gains.
+a drafter is due, of few rows a few steps at most, and ends where their number changes, of many by half, since
+what a draft costs each of them changes with it. Knows neither costs nor gains.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from wager.policy.base import Row
 from wager.policy.gain import Probe
 
-_LONGEST = 16  # steps,
-MANY = 8  # from so many rows on, since for each of them
-_LONGEST_OF_MANY = 512  # a wake-up costs host time that runs ahead of the device otherwise
+_LONGEST = 16  # steps;
+MANY = 8  # from so many rows on at least
+_LEAST_OF_MANY = 512  # since a wake-up costs host time that runs ahead of the device otherwise
 _UNABLE = 32  # steps for which drafters are not asked then that could propose nothing to anyone
 
 
@@ -36,9 +36,10 @@ class Rest:
         """
         able, many = {drafter for row in rows for drafter in row.drafters}, len(rows) >= MANY
         self._drafters |= able
-        longest = _LONGEST_OF_MANY if many else _LONGEST
+        due = min([probe.left - 1 for probe in probes], default=_LONGEST)
         # Of many, looks wait for a moment in which they are awake anyway.
-        steps = longest if many else min([longest, *[probe.left - 1 for probe in probes]])
+        longest = max(_LEAST_OF_MANY, due) if many else _LONGEST
+        steps = longest if many else min(longest, due)
         if not able or self._drafters - able:  # one that could not may find something at any step
             steps = min(steps, _UNABLE if many else 0)
         steps = min(longest, max(steps, blocked - 1))

@@ -38,6 +38,8 @@ ROW_BUCKETS = (1, 4, 16, 64, 256)
 MASK_WORDS = 2
 """64 nodes each: a row's tree may have 128."""
 
+_FIRST_LAYERS = 3  # are a graph of their own: while they run, the host launches the others
+
 Progress = Callable[[int, int], None]
 """Called with how many passes are captured, and how many there will be."""
 
@@ -260,7 +262,11 @@ class GraphRunner(TargetRunner):
         places = Places(tables.positions[:num_tokens], tables.slots[:num_tokens])
         x = F.embedding(tables.token_ids[:num_tokens], self.decoder.embedding)
         views = PassViews(places, attention, cut)
-        return self._stack.run(x, views, self.pool, self.feature_layers, features)
+        return self._stack.run(x, views, self.pool, self.feature_layers, features, self._before)
+
+    def _before(self, layer: int) -> None:
+        if layer == _FIRST_LAYERS:
+            self._captured.cut()
 
     def _run_large(self, inputs: PassInputs) -> RunResult:
         """A pass beyond the buckets, launch by launch, with results of its own."""

@@ -1,9 +1,11 @@
-"""Passes captured as CUDA graphs by their size, replayed in one launch.
+"""Passes captured as CUDA graphs by their size, replayed in a launch or two.
 
 A pass is a call without arguments over tensors of fixed place. One that was not captured runs launch by
 launch, with the same kernels and so the same result, and its size is remembered: whoever owns an idle moment
 asks for it to be captured then, so that nobody waits in mid-traffic. All graphs of one object share one pool
-of memory, since only one of them runs at a time. Without a CUDA device nothing is captured.
+of memory, since only one of them runs at a time. Launching a long graph takes the host a while in which the
+device has nothing to do; so a pass may call `cut` behind its beginning, and what follows becomes a second
+graph, launched while the first runs. Without a CUDA device nothing is captured.
 
 Knows no networks. Used by `target/graphs.py` and `draft/block_device.py`.
 """
@@ -13,7 +15,8 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 
@@ -35,13 +38,34 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
+class _Recording:
+    """The graphs of one pass while it is captured, one after the other."""
+
+    def __init__(self, pool: Any) -> None:
+        self.graphs: list[torch.cuda.CUDAGraph] = []
+        self._pool = pool
+        self._open = ExitStack()
+
+    def next(self) -> None:
+        """What is launched from here on goes to a new graph."""
+        self.end()
+        graph = torch.cuda.CUDAGraph()
+        # Other threads of a server may use the device meanwhile.
+        self._open.enter_context(torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"))
+        self.graphs.append(graph)
+
+    def end(self) -> None:
+        self._open.close()
+
+
 class Captured:
     """Graphs by size."""
 
     def __init__(self, device: torch.device | str, *, enabled: bool = True) -> None:
         self.device = torch.device(device)
         self.enabled = enabled and self.device.type == "cuda"
-        self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[Hashable, list[torch.cuda.CUDAGraph]] = {}
+        self._recording: _Recording | None = None
         self._wanted: dict[Hashable, Callable[[], object]] = {}
         self._pool = torch.cuda.graph_pool_handle() if self.enabled else None
 
@@ -58,9 +82,10 @@ class Captured:
 
     def run(self, size: Hashable, call: Callable[[], object]) -> None:
         """The pass `call`, by its graph where there is one."""
-        graph = self._graphs.get(size)
-        if graph is not None:
-            graph.replay()
+        graphs = self._graphs.get(size)
+        if graphs is not None:
+            for graph in graphs:
+                graph.replay()
             return
         call()
         if self.enabled and len(self._graphs) + len(self._wanted) < MAX_GRAPHS:
@@ -82,16 +107,23 @@ class Captured:
             return
         call()
         torch.cuda.synchronize(self.device)
-        graph = torch.cuda.CUDAGraph()
+        recording = self._recording = _Recording(self._pool)
         try:
-            # Other threads of a server may use the device meanwhile.
-            with (
-                _uncollected(),
-                torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"),
-            ):
-                call()
+            with _uncollected():
+                try:
+                    recording.next()
+                    call()
+                finally:
+                    recording.end()
         except RuntimeError as error:
             log.warning("a pass of size %s could not be captured: %s", size, error)
             self.enabled = False
             return
-        self._graphs[size] = graph
+        finally:
+            self._recording = None
+        self._graphs[size] = recording.graphs
+
+    def cut(self) -> None:
+        """Called by a pass: what follows is a graph of its own. Nothing where it is not being captured."""
+        if self._recording is not None:
+            self._recording.next()

@@ -8,7 +8,7 @@ and `draft/block_device.py`; knows no rows and no requests.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -143,14 +143,18 @@ class KernelStack:
         pool: KVPool,
         taps: Sequence[int] = (),
         features: Tensor | None = None,
+        before: Callable[[int], None] | None = None,
     ) -> Tensor:
         """Embeddings [tokens, hidden] -> states after the final norm; K/V go to the pool.
 
         What the layers in `taps` hand on lands in `features` [tokens, taps * hidden], in their order.
+        `before` is called with the number of every layer before it is launched.
         """
         launch, hidden = self._launch, x.shape[1]
         state = add_norm(x, None, self.layers[0].input_norm, None, launch)
         for index, layer in enumerate(self.layers):
+            if before is not None:
+                before(index)
             store = pool.store[index]
             queries = write_qkv(layer.qkv.summed(state.normed), layer.turn, views.places, store, None, launch)
             attended = attend(queries, store, views.attention, views.plan, layer.window, None, launch)
