@@ -51,6 +51,19 @@ def test_many_rows_rest_until_half_of_them_have_gone() -> None:
     assert [num for num in (31, 32, 63, 64, 70, 96, 97) if rest.holds(num)] == [32, 63, 64, 70, 96]
 
 
+def test_a_rest_of_many_goes_on_when_as_many_are_back() -> None:
+    rest = Rest()
+    rest.begin([Row(i) for i in range(64)], waiting(700))
+    rest.tick()
+    rest.begin([Row(i) for i in range(20)], waiting(4))
+    for _ in range(600):
+        rest.tick()
+    assert rest.holds(64) and not rest.holds(20), "the look at many was not due yet, that at fewer was"
+    for _ in range(100):
+        rest.tick()
+    assert not rest.holds(64)
+
+
 def test_a_drafter_that_found_nothing_is_asked_again_at_once_unless_there_are_many_rows() -> None:
     for num_rows, rests in ((1, False), (7, False), (8, True)):
         rest = Rest()

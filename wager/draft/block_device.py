@@ -40,7 +40,8 @@ MAX_ROWS = ROW_BUCKETS[-1]
 """Rows of one pass; more are drafted in several."""
 INGEST_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 WAITING_BYTES = 1 << 30
-"""Features that may wait for their requests to draft."""
+WAITING_SHARE = 0.02
+"""Features that may wait for their requests to draft: bytes, and on a GPU the part of its memory."""
 MAX_NODES = 128
 """Of a tree whose verdict a draft can follow on the device."""
 
@@ -89,7 +90,7 @@ class BlockDevice:
         """Seed and temperature of each row, as they lie on the device."""
         self._steps = np.arange(spec.block_size)
         self._places = Numbers(3, INGEST_BUCKETS[-1], device)
-        self.max_waiting = WAITING_BYTES // (spec.feature_size * net.dtype.itemsize)
+        self.max_waiting = _room_for_waiting(device) // (spec.feature_size * net.dtype.itemsize)
         """Tokens whose features may wait, of all requests together."""
         self._walk = Numbers(2, MAX_NODES, device)
         self.source: Tensor | None = None
@@ -276,6 +277,12 @@ class BlockDevice:
         warmth = np.array([temperature for _, temperature in asked], np.float32)
         self._heat.host_floats(1)[:num] = np.repeat(warmth, length)
         self._heat.push()
+
+
+def _room_for_waiting(device: torch.device) -> int:
+    if device.type != "cuda":
+        return WAITING_BYTES
+    return int(WAITING_SHARE * torch.cuda.get_device_properties(device).total_memory)
 
 
 def _laid(pieces: Sequence[Piece]) -> npt.NDArray[np.int64]:

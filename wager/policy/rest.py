@@ -1,13 +1,15 @@
 """While nothing is worth guessing, `auto` rests: for some steps nobody asks a drafter whether it could.
 
 Asking costs as much host time as deciding, for every row of every step. A rest lasts until the next look at
-a drafter is due, of few rows a few steps at most, and ends where their number changes, of many by half, since
-what a draft costs each of them changes with it. Knows neither costs nor gains.
+a drafter is due, of few rows a few steps at most, and is for their number, of many for about as many, since
+what a draft costs each of them changes with it: rows that leave end it, and it goes on when as many are back.
+Knows neither costs nor gains.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from wager.policy.base import Row
 from wager.policy.gain import Probe
@@ -18,14 +20,26 @@ _LEAST_OF_MANY = 512  # since a wake-up costs host time that runs ahead of the d
 _UNABLE = 32  # steps for which drafters are not asked then that could propose nothing to anyone
 
 
+class _Spell(NamedTuple):
+    """A rest of so many rows, until a step is reached."""
+
+    num_rows: int
+    until: int
+
+    def is_for(self, num_rows: int) -> bool:
+        if self.num_rows < MANY:
+            return num_rows == self.num_rows
+        return self.num_rows <= 2 * num_rows <= 3 * self.num_rows
+
+
 class Rest:
     """Counts steps; `holds` is asked before each of them."""
 
     def __init__(self) -> None:
         self._now = 0
-        self._begun = 0
-        self._until = 0
-        self._num_rows = 0
+        self._asked = 0
+        """The latest step at which drafters were asked."""
+        self._spells: list[_Spell] = []
         self._drafters: set[str] = set()
 
     def begin(self, rows: Sequence[Row], probes: Iterable[Probe], blocked: int = 0) -> None:
@@ -42,22 +56,20 @@ class Rest:
         steps = longest if many else min(longest, due)
         if not able or self._drafters - able:  # one that could not may find something at any step
             steps = min(steps, _UNABLE if many else 0)
-        steps = min(longest, max(steps, blocked - 1))
-        self._begun = self._now
-        self._until = self._now + 1 + steps
-        self._num_rows = len(rows)
+        self._lie(len(rows), 1 + min(longest, max(steps, blocked - 1)))
 
     def pause(self, num_rows: int) -> None:
         """Nothing may be offered in the next step either."""
-        self._begun, self._until, self._num_rows = self._now, self._now + 2, num_rows
+        self._lie(num_rows, 2)
+
+    def _lie(self, num_rows: int, steps: int) -> None:
+        others = [one for one in self._spells if one.until > self._now and not one.is_for(num_rows)]
+        self._spells = [*others, _Spell(num_rows, self._now + steps)]
 
     def holds(self, num_rows: int, ahead: int = 0) -> bool:
         """For the step that is being planned, or the one `ahead` of it."""
-        if self._now + ahead >= self._until:
-            return False
-        if self._num_rows < MANY:
-            return num_rows == self._num_rows
-        return self._num_rows <= 2 * num_rows <= 3 * self._num_rows
+        step = self._now + ahead
+        return any([step < one.until and one.is_for(num_rows) for one in self._spells])
 
     def tick(self) -> None:
         """A step was taken."""
@@ -65,10 +77,10 @@ class Rest:
 
     def cut(self) -> None:
         """There is news: look at once."""
-        self._until = self._now
+        self._spells.clear()
 
     def end(self) -> int:
-        """Steps that went by at rest since last asked."""
-        rested = max(0, self._now - self._begun - 1) if self._until > self._begun else 0
-        self._begun = self._until = self._now
+        """Drafters are asked now: the number of steps since they were asked last."""
+        rested = max(0, self._now - self._asked - 1)
+        self._asked = self._now
         return rested
