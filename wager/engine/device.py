@@ -50,6 +50,7 @@ def warm(engine: Engine) -> None:
     for drafter in engine.drafters.values():
         if isinstance(drafter, BlockDrafter) and drafter.device is not None:
             drafter.device.source = runner.features_at
+            drafter.device.meanwhile = lambda: engine.controller.rehearse()
             num_graphs += drafter.device.warm()
     took = time.perf_counter() - began
     engine.parts.notes["graphs"] = {"value": num_graphs, "source": f"captured in {took:.1f} s"}

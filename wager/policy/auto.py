@@ -209,6 +209,13 @@ class Auto:
             floor = self.config.row_floor
         return allocate(forest, num_nodes, floor)
 
+    def rehearse(self) -> None:
+        """Decide on the draft of the step before once more (`Controller.rehearse`)."""
+        room, before = self._step.room, self._before.arranged
+        if room is not None and before is not None and len(before.rows) == 1:
+            worth = self._best_nodes(before.rows, before.drafts, room.places).path_probs.cumsum()
+            _argmax_nodes(worth - room.prices[: len(worth)])
+
     def _best_nodes(self, rows: Sequence[Row], drafts: Sequence[Draft | None], places: int) -> Forest:
         """As many nodes as there are places for, best first."""
         alone = len(rows) == 1

@@ -62,6 +62,16 @@ class Controller:
             return own
         return joined(self.policy.arrange(as_plain(rows), others), own)
 
+    def rehearse(self) -> None:
+        """Go through a decision that was made before, while a device drafts and the host would only wait.
+
+        Nothing comes of it, but code and numbers are near when the draft is there: until the decision is made
+        the device stands idle.
+        """
+        rehearse = getattr(self.policy, "rehearse", None)
+        if rehearse is not None:
+            rehearse()
+
     def learn(self, outcome: StepOutcome) -> None:
         self._steps += 1
         if self.on_decision is not None:

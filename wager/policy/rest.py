@@ -69,7 +69,7 @@ class Rest:
     def holds(self, num_rows: int, ahead: int = 0) -> bool:
         """For the step that is being planned, or the one `ahead` of it."""
         step = self._now + ahead
-        return any([step < one.until and one.is_for(num_rows) for one in self._spells])
+        return any(step < one.until and one.is_for(num_rows) for one in self._spells)
 
     def tick(self) -> None:
         """A step was taken."""
