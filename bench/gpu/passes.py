@@ -50,7 +50,7 @@ class Options:
     draft_context: int = 1024
     new_tokens: int = 4
     policies: tuple[str, ...] = (BASELINE, "fixed:15", "auto")
-    step_tokens: int = 96
+    step_tokens: int = 256
     rounds: int = 5
     in_a_row: int = 6
     parts: tuple[str, ...] = ("target", "attention", "drafter", "steps")

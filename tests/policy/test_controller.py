@@ -165,4 +165,4 @@ def test_a_rehearsal_goes_through_the_decision_and_changes_nothing(
         games.append((play(kind(name, known_costs(FLAT)), World(CostCurve(FLAT)), 40), len(built)))
     (plainly, trees), (rehearsed, more) = games
     assert rehearsed == plainly
-    assert (more > 1.5 * trees > 0) == (name == "auto")
+    assert name != "auto" or more > 1.5 * trees > 0

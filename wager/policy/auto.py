@@ -33,6 +33,7 @@ from wager.policy.base import (
 from wager.policy.cost import MAX_TOKENS
 from wager.policy.experience import Experience, longest_context
 from wager.policy.known import Known
+from wager.policy.overrun import Overrun
 from wager.policy.reach import best_draft, options
 from wager.policy.rest import MANY, Rest
 from wager.policy.stake import AutoConfig, Stake
@@ -72,6 +73,7 @@ class Auto:
         self._was_typical = True
         """Whether the step before ran as its kind does; a plain one may need another in front of it."""
         self._stake = Stake(experience, self.config)
+        self._overrun = Overrun()
 
     @property
     def prediction(self) -> Prediction:
@@ -129,6 +131,10 @@ class Auto:
             for i in chosen:
                 step.depths[drafter] = depth
                 offers[i] = Offer(drafter, depth)
+            if chosen:
+                step.drafts_ms += self.experience.costs.draft_ms(
+                    drafter, len(chosen), longest_context([rows[i] for i in chosen]), depth
+                )
         return offers
 
     def _begin(self, rows: Sequence[Row]) -> Step:
@@ -172,10 +178,11 @@ class Auto:
         context_len = longest_context([rows[i] for i in places])
         gains = {i: known.gain(rows[i], drafter, len(rows)) for i in places}
         ordered = sorted(places, key=lambda i: -gains[i].value) if len(places) > 1 else list(places)
+        more_ms = self._overrun.of(len(rows)) if len(rows) >= MANY else 0.0
         best = best_draft(
             [known.reach(rows[i], drafter) for i in ordered],
             [max(0.0, gains[i].value) for i in ordered],
-            lambda depth, num: step.rate * costs.draft_ms(drafter, num, context_len, depth),
+            lambda depth, num: step.rate * (costs.draft_ms(drafter, num, context_len, depth) + more_ms),
         )
         num_worthy = best.num_rows if best.net > 0.0 else 0
         step.num_worthy += num_worthy
@@ -209,11 +216,10 @@ class Auto:
             floor = self.config.row_floor
         return allocate(forest, num_nodes, floor)
 
-    def rehearse(self) -> None:
-        """Decide on the draft of the step before once more (`Controller.rehearse`)."""
-        room, before = self._step.room, self._before.arranged
-        if room is not None and before is not None and len(before.rows) == 1:
-            worth = self._best_nodes(before.rows, before.drafts, room.places).path_probs.cumsum()
+    def rehearse(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> None:
+        room = self._step.room
+        if room is not None:
+            worth = self._best_nodes(rows, drafts, room.places).path_probs.cumsum()
             _argmax_nodes(worth - room.prices[: len(worth)])
 
     def _best_nodes(self, rows: Sequence[Row], drafts: Sequence[Draft | None], places: int) -> Forest:
@@ -294,6 +300,9 @@ class Auto:
             self._learn_reach(step, arranged, costs)
         self._learn_rate(outcome, costs)
         if arranged is not None:
+            expected_ms = step.drafts_ms + float(costs[min(outcome.num_tokens, MAX_TOKENS)])
+            spent_ms = outcome.draft_ms + outcome.verify_ms
+            self._overrun.learn(len(outcome.rows), spent_ms, expected_ms, step.plain_ms)
             self._learn_gains(outcome, step, costs)
             self._learn_survival(outcome, arranged)
         for item in outcome.evidence:
@@ -363,8 +372,9 @@ class Auto:
         assert offer.drafter is not None
         same = [share.row.context_len for share in outcome.rows if share.offer == offer]
         draft_ms = self.experience.costs.draft_ms(offer.drafter, len(same), max(same))
-        won = sum(gains) * len(same) > step.rate * draft_ms * len(gains)
         price_ms, of_many = draft_ms, len(outcome.rows) >= MANY
+        more_ms = self._overrun.of(len(outcome.rows)) if of_many else 0.0
+        won = sum(gains) * len(same) > step.rate * (draft_ms + more_ms) * len(gains)
         if of_many and not step.num_worthy:  # all that the step lost was lost by looking
             accepted = sum([share.accepted for share in outcome.rows])
             worth_ms = step.base_ms + step.plain_ms * accepted / step.num_emitting

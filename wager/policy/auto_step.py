@@ -60,6 +60,8 @@ class Step:
     """Places of rows for which a drafter runs only to see whether it is worth it again."""
     depths: dict[str, int] = field(default_factory=dict)
     """How deep each drafter was asked to go; 0: whole."""
+    drafts_ms: float = 0.0
+    """What the drafts of this step are expected to take."""
     arranged: Arranged | None = None
     mark: StepMark | None = None
     """Of its first row, by which it is known again."""

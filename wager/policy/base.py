@@ -134,6 +134,10 @@ class Policy(Protocol):
         """The nodes to verify, over all rows, best first. A row without a draft has none."""
         ...
 
+    def rehearse(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> None:
+        """Go through what `arrange` did for these, to no effect."""
+        ...
+
     def learn(self, outcome: StepOutcome) -> None:
         """Take in a finished step. Called once for every step, plain ones too."""
         ...

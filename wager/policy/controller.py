@@ -39,6 +39,8 @@ class Controller:
         self._made = {policy: self.policy}
         self.on_decision = on_decision
         self._steps = 0
+        self._decided: tuple[Sequence[Row], Sequence[Draft | None]] | None = None
+        """What the policy arranged last."""
 
     def set_policy(self, name: str) -> None:
         """Change the rule from the next step on; one that was used before goes on with what it had learned.
@@ -55,7 +57,9 @@ class Controller:
         return self.policy.offer(rows)
 
     def arrange(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
+        self._decided = None
         if not any_asked(rows):
+            self._decided = rows, drafts
             return self.policy.arrange(rows, drafts)
         own, others = own_forest(rows, drafts), others_only(rows, drafts)
         if all(draft is None for draft in others):
@@ -63,14 +67,13 @@ class Controller:
         return joined(self.policy.arrange(as_plain(rows), others), own)
 
     def rehearse(self) -> None:
-        """Go through a decision that was made before, while a device drafts and the host would only wait.
+        """Go through the latest decision again, while a device drafts and the host would only wait.
 
         Nothing comes of it, but code and numbers are near when the draft is there: until the decision is made
         the device stands idle.
         """
-        rehearse = getattr(self.policy, "rehearse", None)
-        if rehearse is not None:
-            rehearse()
+        if self._decided is not None and len(self._decided[0]) == 1:
+            self.policy.rehearse(*self._decided)
 
     def learn(self, outcome: StepOutcome) -> None:
         self._steps += 1

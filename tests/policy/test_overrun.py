@@ -1,0 +1,45 @@
+"""What drafting costs a crowd beyond passes and drafts."""
+
+import numpy as np
+import pytest
+
+from tests.policy.situations import FLAT, known_costs, share, step
+from wager.policy import Draft, Row
+from wager.policy.auto import Auto
+from wager.policy.overrun import Overrun
+from wager.policy.rest import MANY
+
+
+def test_it_follows_what_steps_took_and_forgets_slowly() -> None:
+    overrun = Overrun()
+    assert overrun.of(64) == 0.0
+    overrun.learn(64, 12.0, 8.0, 5.0)
+    assert overrun.of(64) == overrun.of(40) == 4.0
+    assert overrun.of(32) == 0.0, "another crowd"
+    overrun.learn(64, 8.0, 9.0, 5.0)
+    assert overrun.of(64) == pytest.approx(2.8), "earlier than expected counts as in time"
+
+
+def test_a_machine_that_stood_still_says_little() -> None:
+    overrun = Overrun()
+    overrun.learn(64, 900.0, 8.0, 5.0)
+    assert overrun.of(64) == 15.0
+
+
+def drafting(policy: Auto, rows: list[Row]) -> int:
+    policy._rest.cut()
+    return sum(offer.drafter is not None for offer in policy.offer(rows))
+
+
+@pytest.mark.parametrize("num_rows", [1, MANY])
+def test_a_crowd_bets_only_where_that_pays_for_what_its_steps_take(num_rows: int) -> None:
+    """The same drafts, the same gains: where the step took far longer than passes and drafts, no more."""
+    policy = Auto(known_costs(FLAT))
+    rows = [Row(i, drafters=("draft",)) for i in range(num_rows)]
+    draft = Draft("draft", 2, np.full((2, 1), -0.5))
+    assert drafting(policy, rows) == num_rows
+    nodes = policy.arrange(rows, [draft] * num_rows).num_nodes // num_rows
+    assert nodes
+    policy.learn(step(*[share(nodes, 1, row=row) for row in rows], verify_ms=30.0, draft_ms=0.5))
+    policy._known.line("draft", "").probe.interval = 9
+    assert drafting(policy, rows) == (num_rows if num_rows < MANY else 0)
