@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Sequence
 
+import numpy as np
+
 from wager.policy.allocation import allocate
 from wager.policy.auto_step import Arranged, Step, StepMark
 from wager.policy.base import (
@@ -234,12 +236,24 @@ class Auto:
         # Of one row the places are its cap.
         limits = limits_of(rows, drafts, UNLIMITED if alone else self.config.max_nodes)
         return build_forest(
-            stack_scores(drafts, lambda i, draft: self._increments(rows[i], draft)),
+            self._scores(rows, drafts),
             places,
             row_caps=None if alone else limits.row_caps,
             max_depths=limits.max_depths,
             spine_only=limits.spine_only,
         )
+
+    def _scores(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> FloatArray:
+        """[rows, depths, ranks]: log-probabilities of all candidates, as they have turned out to be."""
+        made = [(i, draft) for i, draft in enumerate(drafts) if draft is not None]
+        kinds = {(draft.drafter, rows[i].phase, np.shape(draft.logprobs)) for i, draft in made}
+        if len(kinds) != 1 or made[0][1].logprobs is None:
+            return stack_scores(drafts, lambda i, draft: self._increments(rows[i], draft))
+        ((drafter, phase, shape),) = kinds  # in one go: a device waits
+        scores = np.full((len(rows), *shape), -np.inf)
+        found = np.array([draft.logprobs for _, draft in made])
+        scores[[i for i, _ in made]] = self._known.line(drafter, phase).calibrator.log_acceptance(found)
+        return scores
 
     def _plain_is_stale(self, rows: Sequence[Row]) -> bool:
         """Whether a pass without guesses was timed too long ago to be trusted as the measure of all bets."""

@@ -53,14 +53,14 @@ class Calibrator:
         return other
 
     def log_acceptance(self, logprobs: npt.NDArray[np.floating]) -> FloatArray:
-        """log P(stands | reached) of each candidate, [depths, ranks]; never above 0."""
+        """log P(stands | reached) of each candidate, [..., depths, ranks]; never above 0."""
         return -self.costs(logprobs)
 
     def costs(self, logprobs: npt.NDArray[np.floating]) -> FloatArray:
         """The same negated, as the builder of one tree wants it; a device waits for this."""
         costs = _log_odds(logprobs)
         costs *= -self.weights[1]
-        costs -= self._offsets(len(costs))
+        costs -= self._offsets(costs.shape[-2])
         np.logaddexp(_ZERO, costs, out=costs)  # log(1 + exp(-logit)), whatever the size of the logit
         if np.minimum.reduce(logprobs, axis=None) == -math.inf:
             costs[np.isneginf(logprobs)] = np.inf  # not offered at all

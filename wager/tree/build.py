@@ -22,8 +22,10 @@ from wager.tree.tree import ROOT, Int32Array, Int64Array, Tree
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
-# Up to this many nodes a heap in plain Python is quicker than a few array operations per depth.
-_HEAP_MAX_NODES = 96
+# Up to this many nodes of a few rows a heap in plain Python is quicker than array operations depth by depth,
+_HEAP_MAX_NODES = 512
+_FEW_ROWS = 16
+_LESS = 4  # and of more rows up to so many times less: all their levels are worked on together.
 _LOWEST = -np.finfo(np.float64).max
 
 
@@ -94,9 +96,10 @@ def build_forest(
     spine = None if spine_only is None else np.asarray(spine_only, np.bool_)
     offer = _sort_ranks(offered, caps, spine, budget)
     is_free = offer.ranks is None and (spine is None or not spine.any())
-    if offered.shape[0] == 1 and is_free and budget <= _HEAP_MAX_NODES:
-        return one_tree(-offered[0], budget)
-    return _by_heap(offer) if budget <= _HEAP_MAX_NODES else _by_levels(offer)
+    num_rows = offered.shape[0]
+    if budget > (_HEAP_MAX_NODES if num_rows <= _FEW_ROWS else _HEAP_MAX_NODES // _LESS):
+        return _by_levels(offer)
+    return one_tree(-offered[0], budget) if num_rows == 1 and is_free else _by_heap(offer)
 
 
 def one_tree(costs: FloatArray, budget: int) -> Forest:
