@@ -3,8 +3,8 @@
     python -m bench.gpu.batch [--batches 1,16,64] [--mixes mixed,prose] [--max-tokens 128]
 
 All requests of a batch come at once and write equally many tokens. Mixes: all kinds in turn, code alone,
-prose alone, half and half, and all kinds with every second request sampled. A policy keeps what it learns
-from cell to cell. Policies run there and back (A B C C B A). A batch is over when its slowest request is, and
+prose alone, half and half, and all kinds with every second request sampled. A policy answers a few mixed
+batches before anything is timed and keeps what it learns from cell to cell, as on a server. Policies run there and back (A B C C B A). A batch is over when its slowest request is, and
 nobody takes the place of those that end sooner: that is what total tokens per second measures. Beside it: the
 mean speed of a request over that of plain decoding, and the slowest over the mean of its batch.
 """
@@ -43,13 +43,17 @@ _SHORTER = 7  # tokens by which a prompt is cut each time it is used again, so t
 
 @dataclass(frozen=True)
 class Options:
-    """Batches and what is in them. `seconds`: no cell is begun behind that many."""
+    """Batches and what is in them. `seconds`: no cell is begun behind that many.
+
+    `warm_up`: batches that are answered at each size before anything is timed.
+    """
 
     batches: tuple[int, ...] = (64, 16, 4, 1)
     mixes: tuple[str, ...] = tuple(MIXES)
     policies: tuple[str, ...] = (BASELINE, AUTO, "fixed:15")
     max_tokens: int = 128
     temperature: float = 0.8
+    warm_up: int = 3
     seconds: float = 150.0
 
 
@@ -180,7 +184,8 @@ class Field:
         controllers = {name: self._controller(name) for name in options.policies}
         for name, controller in controllers.items():
             with world.case(f"batch {size}: warm-up of {name}"):
-                answer(world.llm, controller, self._asked("mixed", size))
+                for _ in range(options.warm_up):
+                    answer(world.llm, controller, self._asked("mixed", size))
         for mix in distinct(options.mixes, size):
             if world.elapsed > self.deadline:
                 world.say(f"batch {size}, {mix}: left out, the time is up")
@@ -239,7 +244,7 @@ def lowest(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-TINY: dict[str, Any] = {"batches": (4, 1), "max_tokens": 8, "seconds": 600.0}
+TINY: dict[str, Any] = {"batches": (4, 1), "max_tokens": 8, "warm_up": 1, "seconds": 600.0}
 SCRIPT = Script("batch", __doc__ or "", Options, TINY, run)
 
 if __name__ == "__main__":

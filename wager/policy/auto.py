@@ -246,13 +246,14 @@ class Auto:
     def _scores(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> FloatArray:
         """[rows, depths, ranks]: log-probabilities of all candidates, as they have turned out to be."""
         made = [(i, draft) for i, draft in enumerate(drafts) if draft is not None]
-        kinds = {(draft.drafter, rows[i].phase, np.shape(draft.logprobs)) for i, draft in made}
-        if len(kinds) != 1 or made[0][1].logprobs is None:
+        kinds = {(draft.drafter, rows[i].phase) for i, draft in made}
+        logprobs = [draft.logprobs for _, draft in made if draft.logprobs is not None]
+        same = len(kinds) == 1 and len(logprobs) == len(made) and len({one.shape for one in logprobs}) == 1
+        if not same:
             return stack_scores(drafts, lambda i, draft: self._increments(rows[i], draft))
-        ((drafter, phase, shape),) = kinds  # in one go: a device waits
-        scores = np.full((len(rows), *shape), -np.inf)
-        found = np.array([draft.logprobs for _, draft in made])
-        scores[[i for i, _ in made]] = self._known.line(drafter, phase).calibrator.log_acceptance(found)
+        scores = np.full((len(rows), *logprobs[0].shape), -np.inf)
+        calibrator = self._known.line(*kinds.pop()).calibrator
+        scores[[i for i, _ in made]] = calibrator.log_acceptance(np.array(logprobs))  # in one go
         return scores
 
     def _plain_is_stale(self, rows: Sequence[Row]) -> bool:
