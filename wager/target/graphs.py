@@ -22,6 +22,7 @@ from wager.nn.kernels.attention import AttentionPlan, AttentionSpace
 from wager.nn.kernels.capture import Captured
 from wager.nn.kernels.cuts import LONG_KEYS, PassSize, plan_pass
 from wager.nn.kernels.device import Machine, machine_of
+from wager.nn.kernels.move import move_slots
 from wager.nn.kernels.narrow_layers import linear_of
 from wager.nn.kernels.numbers import Numbers
 from wager.nn.kernels.passes import Frame, KernelStack, PassViews, matrix
@@ -318,7 +319,7 @@ class GraphRunner(TargetRunner):
         numbers.wait()
         numbers.host[:, :count] = inputs.slots[[src, dst]]
         numbers.push()
-        self.pool.copy_slots(numbers.device[0, :count], numbers.device[1, :count])
+        move_slots(self.pool.store, numbers.device, count)
         return count
 
     # -- tables

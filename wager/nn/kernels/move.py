@@ -1,0 +1,54 @@
+"""Copy K/V of some slots to others, in every layer and head: accepted paths of trees move into place.
+
+One launch where plain torch needs two operations, each cut into many on a large pool. Bound by launch. A
+program has one head of one layer and reads a few slots before it writes any. Called at commit.
+"""
+
+# Arguments of kernels are typed by their compiler.
+# mypy: allow-incomplete-defs
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from wager.nn.kernels.device import power_of_two
+
+_AT_ONCE = 16  # slots that a program reads before it writes them
+
+
+def move_slots(store: Tensor, places: Tensor, count: int) -> None:
+    """Copy slots places[0, i] to places[1, i] for i < count; store [layers, 2, kv_heads, slots, head_dim].
+
+    Precondition: no slot is written that stands among the sources behind it. Paths of trees are such: a node
+    moves forward, and nodes of a row come in their order.
+    """
+    layers, pair, heads, slots, head_dim = store.shape
+    assert store.is_contiguous() and places.stride(1) == 1 and count <= places.shape[1]
+    if count:
+        _move[(layers * pair * heads,)](
+            store, places, count, places.stride(0), slots * head_dim,
+            HEAD_DIM=head_dim, BLOCK=power_of_two(head_dim), AT_ONCE=_AT_ONCE, num_warps=4,
+        )  # fmt: skip
+
+
+def move_slots_reference(store: Tensor, places: Tensor, count: int) -> None:
+    """The same in plain torch: all is read before all is written."""
+    store.index_copy_(3, places[1, :count], store.index_select(3, places[0, :count]))
+
+
+@triton.jit(do_not_specialize=["count"])
+def _move(
+    store, places, count, line, plane,
+    HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr,
+):  # fmt: skip
+    own = store + tl.program_id(0).to(tl.int64) * plane
+    which, dim = tl.arange(0, AT_ONCE), tl.arange(0, BLOCK)
+    for first in range(0, count, AT_ONCE):
+        inside = first + which < count
+        source = tl.load(places + first + which, mask=inside, other=0)
+        target = tl.load(places + line + first + which, mask=inside, other=0)
+        mask = inside[:, None] & (dim < HEAD_DIM)[None, :]
+        values = tl.load(own + source[:, None] * HEAD_DIM + dim[None, :], mask=mask)
+        tl.debug_barrier()  # what one thread writes may be what another reads
+        tl.store(own + target[:, None] * HEAD_DIM + dim[None, :], values, mask=mask)
+        tl.debug_barrier()
