@@ -50,8 +50,15 @@ def warm(engine: Engine) -> None:
     for drafter in engine.drafters.values():
         if isinstance(drafter, BlockDrafter) and drafter.device is not None:
             drafter.device.source = runner.features_at
-            drafter.device.meanwhile = lambda: engine.controller.rehearse()
+            drafter.device.meanwhile = lambda: _rehearse(engine)
             num_graphs += drafter.device.warm()
     took = time.perf_counter() - began
     engine.parts.notes["graphs"] = {"value": num_graphs, "source": f"captured in {took:.1f} s"}
     log.info("captured %d passes in %.1f s", num_graphs, took)
+
+
+def _rehearse(engine: Engine) -> None:
+    """While a draft is under way and the host would only wait: go through what comes behind it."""
+    forest = engine.controller.rehearse()
+    if forest is not None:
+        engine.runner.rehearse(forest)

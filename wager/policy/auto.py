@@ -18,7 +18,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from wager.policy.allocation import allocate
-from wager.policy.auto_step import Arranged, Step, StepMark
+from wager.policy.auto_step import Arranged, Room, Step, StepMark
 from wager.policy.base import (
     PLAIN,
     UNLIMITED,
@@ -218,11 +218,11 @@ class Auto:
             floor = self.config.row_floor
         return allocate(forest, num_nodes, floor)
 
-    def rehearse(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> None:
-        room = self._step.room
-        if room is not None:
-            worth = self._best_nodes(rows, drafts, room.places).path_probs.cumsum()
-            _argmax_nodes(worth - room.prices[: len(worth)])
+    def rehearse(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
+        places, prices = self._step.room or Room(0, np.empty(0))
+        forest = self._best_nodes(rows, drafts, places)
+        worth = forest.path_probs.cumsum()
+        return allocate(forest, _argmax_nodes(worth - prices[: len(worth)]))
 
     def _best_nodes(self, rows: Sequence[Row], drafts: Sequence[Draft | None], places: int) -> Forest:
         """As many nodes as there are places for, best first."""

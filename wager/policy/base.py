@@ -134,7 +134,7 @@ class Policy(Protocol):
         """The nodes to verify, over all rows, best first. A row without a draft has none."""
         ...
 
-    def rehearse(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> None:
+    def rehearse(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
         """Go through what `arrange` did for these, to no effect."""
         ...
 

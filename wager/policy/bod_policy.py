@@ -52,8 +52,8 @@ class BodPolicy:
     def arrange(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
         return fixed_forest(rows, drafts, self._guesses, chain=self._is_chain)
 
-    def rehearse(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> None:
-        self.arrange(rows, drafts)
+    def rehearse(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
+        return self.arrange(rows, drafts)
 
     def learn(self, outcome: StepOutcome) -> None:
         time_ms = outcome.verify_ms + outcome.draft_ms

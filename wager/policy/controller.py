@@ -66,14 +66,15 @@ class Controller:
             return own
         return joined(self.policy.arrange(as_plain(rows), others), own)
 
-    def rehearse(self) -> None:
+    def rehearse(self) -> Forest | None:
         """Go through the latest decision again, while a device drafts and the host would only wait.
 
         Nothing comes of it, but code and numbers are near when the draft is there: until the decision is made
         the device stands idle.
         """
-        if self._decided is not None and len(self._decided[0]) == 1:
-            self.policy.rehearse(*self._decided)
+        if self._decided is None or len(self._decided[0]) != 1:
+            return None
+        return self.policy.rehearse(*self._decided)
 
     def learn(self, outcome: StepOutcome) -> None:
         self._steps += 1

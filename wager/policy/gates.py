@@ -61,8 +61,8 @@ class _Gate:
             return build_forest(np.empty((len(rows), 0, 0)), 0)
         return self.inner.arrange(rows, drafts)
 
-    def rehearse(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> None:
-        self.inner.rehearse(rows, drafts)
+    def rehearse(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
+        return self.inner.rehearse(rows, drafts)
 
     def learn(self, outcome: StepOutcome) -> None:
         self.inner.learn(outcome)

@@ -30,8 +30,8 @@ class Plain:
     def arrange(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
         return fixed_forest(rows, drafts, 0, chain=True)
 
-    def rehearse(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> None:
-        self.arrange(rows, drafts)
+    def rehearse(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
+        return self.arrange(rows, drafts)
 
     def learn(self, outcome: StepOutcome) -> None:
         pass

@@ -31,8 +31,9 @@ from wager.nn.kernels.tables import AttentionTables, PassTables, TableLimits
 from wager.nn.kernels.ways import Role
 from wager.nn.models.decoder import Decoder
 from wager.target.inputs import PassInputs, RunRow, judged_places
-from wager.target.lay import lay_pass
+from wager.target.lay import lay_pass, rehearse
 from wager.target.runner import Kept, RunResult, TargetRunner
+from wager.tree import Forest
 
 TOKEN_BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512)
 ROW_BUCKETS = (1, 4, 16, 64, 256)
@@ -188,6 +189,9 @@ class GraphRunner(TargetRunner):
                 if progress is not None:
                     progress(done + 1, len(sizes))
         return len(self._captured)
+
+    def rehearse(self, forest: Forest) -> None:
+        rehearse(forest, self._tables.host, self._page_size)
 
     def when_idle(self) -> None:
         """Capture what has run without a graph."""
