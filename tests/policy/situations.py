@@ -19,6 +19,7 @@ from wager.policy import (
     RowOutcome,
     StepOutcome,
 )
+from wager.policy.auto import Auto
 from wager.tree import Forest
 
 FLAT = {1: 5.0, 2: 5.01, 4: 5.02, 8: 5.03, 16: 5.04, 32: 5.06, 64: 5.1}
@@ -37,6 +38,12 @@ def known_costs(
     for drafter in drafters:
         experience.costs.observe_draft(drafter, rows, DRAFT_MS)
     return experience
+
+
+def under_way(policy: Auto, rows: Sequence[Row]) -> None:
+    """Requests whose answers began a while ago: a crowd bets for no others before it is known."""
+    for _ in range(8):
+        policy._known.enter({row.request_id: 1 for row in rows}, 1.0)
 
 
 def share(

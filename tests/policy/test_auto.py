@@ -33,6 +33,7 @@ from wager.policy import (
     StepOutcome,
 )
 from wager.policy.auto import Auto
+from wager.policy.auto_step import Step
 from wager.policy.calibration import Calibrator
 from wager.policy.cost import MAX_TOKENS
 from wager.policy.stake import AutoConfig
@@ -417,11 +418,11 @@ def test_every_row_of_a_probe_pays_the_same_for_its_nodes(monkeypatch: pytest.Mo
     rows = [Row("a"), Row("b")]
     policy = Auto(known_costs({n: 5.0 + 0.1 * n for n in range(1, 40)}, rows=2))
 
-    def look(_drafter: str, _rows: list[Row], places: list[int]) -> tuple[int, list[int]]:
-        policy._step.probing.update(places)
+    def look(under_way: Step, _drafter: str, _rows: list[Row], places: list[int]) -> tuple[int, list[int]]:
+        under_way.probing.update(places)
         return 0, places
 
-    monkeypatch.setattr(policy, "_worth_drafting", look)
+    monkeypatch.setattr(policy._worth, "weigh", look)
     offers = policy.offer(rows)
     assert [offer.drafter for offer in offers] == ["draft", "draft"]
     claims = Draft("draft", 6, np.full((6, 1), np.log(0.9)))
@@ -438,23 +439,6 @@ def test_no_draft_is_made_where_a_prompt_takes_all_places() -> None:
     reading = Row("new", num_pending=2000, emits=False)
     assert policy.offer([Row("r"), reading]) == [PLAIN, PLAIN]
     assert policy.offer([Row("r"), Row("new")]) != [PLAIN, PLAIN]
-
-
-def test_drafts_are_made_for_the_rows_that_they_are_worth_most_to() -> None:
-    """Each further row makes the draft dearer: those who gain little are left out."""
-    rows = [Row(i) for i in range(8)]
-    experience = known_costs({n: 5.0 + 0.001 * n for n in (8, 16, 32, 64)}, rows=8)
-    for num_rows, draft_ms in ((1, 0.2), (2, 0.3), (4, 0.5), (8, 9.0)):
-        for _ in range(20):
-            experience.costs.observe_draft("draft", num_rows, draft_ms)
-    policy = Auto(experience)
-    for row in rows:
-        policy._known.gain(row, "draft", 8).value = 3.0 if row.request_id in (1, 3, 6) else 0.2
-    looking = policy.offer(rows)
-    assert all(offer.drafter for offer in looking), "nobody was looked at yet"
-    policy._known.line("draft", "").probe.interval = 9
-    drafting = [i for i, offer in enumerate(policy.offer(rows)) if offer.drafter]
-    assert {1, 3, 6} <= set(drafting) and len(drafting) == 4
 
 
 def test_a_step_may_be_learned_from_after_the_next_was_offered() -> None:

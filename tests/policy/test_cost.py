@@ -238,6 +238,7 @@ def test_a_new_shape_starts_from_the_nearest_known() -> None:
     see(costs, 16, [50.0] * 5, rows=16)
     assert costs.curve(2, 0)[2] == pytest.approx(costs.curve(1, 0)[2])
     assert costs.curve(12, 0)[16] == pytest.approx(50.0)
+    assert costs.largest_seen(6, 0) == 16, "known as far as the nearest is"
     see(costs, 2, [8.0], rows=2)
     assert costs.curve(2, 0)[2] == pytest.approx(8.0)
     assert costs.curve(1, 0)[1] == pytest.approx(5.0)

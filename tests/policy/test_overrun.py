@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.policy.situations import FLAT, known_costs, share, step
+from tests.policy.situations import FLAT, known_costs, share, step, under_way
 from wager.policy import Draft, Row
 from wager.policy.auto import Auto
 from wager.policy.overrun import Overrun
@@ -37,6 +37,7 @@ def test_a_crowd_bets_only_where_that_pays_for_what_its_steps_take(num_rows: int
     policy = Auto(known_costs(FLAT))
     rows = [Row(i, drafters=("draft",)) for i in range(num_rows)]
     draft = Draft("draft", 2, np.full((2, 1), -0.5))
+    under_way(policy, rows)
     assert drafting(policy, rows) == num_rows
     nodes = policy.arrange(rows, [draft] * num_rows).num_nodes // num_rows
     assert nodes

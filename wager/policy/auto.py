@@ -5,7 +5,7 @@ With lambda the long-run rate (tokens per millisecond), the best n nodes of a dr
     sum of their path probabilities - lambda * (cost(n) - cost(0))
 
 and the bet is the n where that is highest, over all n. A draft is made when what drafts have been worth
-lately exceeds lambda * its time, as deep as pays best (reach.py); while it does not, backed-off probes keep
+lately exceeds lambda * its time, as deep as pays best (worth.py); while it does not, backed-off probes keep
 learning. The ledger caps what one step may lose. What drafters have shown is in known.py, costs are in
 cost.py; places come from allocation.py.
 """
@@ -36,15 +36,15 @@ from wager.policy.cost import MAX_TOKENS
 from wager.policy.experience import Experience, longest_context
 from wager.policy.known import Known
 from wager.policy.overrun import Overrun
-from wager.policy.reach import best_draft, options
+from wager.policy.reach import options
 from wager.policy.rest import MANY, Rest
 from wager.policy.stake import AutoConfig, Stake
 from wager.policy.survival import as_chain
+from wager.policy.worth import Worth
 from wager.tree import Forest, build_forest, one_tree
 
 _REFRESH = 64  # steps after which the plain pass is timed again,
 _CHEAP = 0.3  # at a step whose best bet is worth no more than this many tokens a row
-_LOOKED_AT = 4  # rows for which a draft is made only to see whether it is worth it again
 _WAKE = 2.5  # standard deviations of good surprise that end the waiting between probes
 
 
@@ -76,6 +76,7 @@ class Auto:
         """Whether the step before ran as its kind does; a plain one may need another in front of it."""
         self._stake = Stake(experience, self.config)
         self._overrun = Overrun()
+        self._worth = Worth(experience, self._known, self._overrun)
 
     @property
     def prediction(self) -> Prediction:
@@ -114,7 +115,9 @@ class Auto:
                 step.depths.clear()
                 return plain  # a prompt has taken all places: no guess could be verified
         if step.base_tokens == len(rows) and not step.num_worthy:
-            if not step.depths:
+            if step.postponed and not step.depths:
+                self._rest.pause(len(rows), step.postponed - 1)
+            elif not step.depths:
                 self._rest.begin(rows, step.probes, self._stake.recovery(step, rows))
             elif len(rows) >= MANY:
                 self._rest.begin(rows, ())  # a look, and on at once
@@ -123,13 +126,13 @@ class Auto:
     def _offers(self, rows: Sequence[Row], plain: list[Offer]) -> list[Offer]:
         step, offers, by_drafter = self._step, list(plain), dict[str, list[int]]()
         for i, row in enumerate(rows):
-            name = self._best_drafter(row, len(rows))
+            name = self._worth.best_drafter(row, len(rows), step.rate)
             if name and self._stake.bears_row(row, step):
                 by_drafter.setdefault(name, []).append(i)
         if not by_drafter or not self._stake.bears_all(step):
             return offers
         for drafter, places in by_drafter.items():
-            depth, chosen = self._worth_drafting(drafter, rows, places)
+            depth, chosen = self._worth.weigh(step, drafter, rows, places)
             for i in chosen:
                 step.depths[drafter] = depth
                 offers[i] = Offer(drafter, depth)
@@ -154,51 +157,6 @@ class Auto:
         self._step = Step(num_emitting / plain_ms, tokens, base_ms, float(num_emitting), costs, plain_ms)
         self._step.mark = _mark(rows[0]) if rows else None
         return self._step
-
-    def _best_drafter(self, row: Row, num_rows: int) -> str | None:
-        if row.max_depth <= 0 or row.max_nodes <= 0 or not row.drafters or not row.emits:
-            return None
-        if len(row.drafters) == 1:
-            return row.drafters[0]
-        rate, costs = self._step.rate, self.experience.costs
-
-        def net(drafter: str) -> float:
-            draft_ms = costs.draft_ms(drafter, num_rows, row.context_len) / num_rows
-            return self._known.gain(row, drafter, num_rows).value - rate * draft_ms
-
-        return max(row.drafters, key=net)
-
-    def _worth_drafting(
-        self, drafter: str, rows: Sequence[Row], places: Sequence[int]
-    ) -> tuple[int, list[int]]:
-        """How deep to draft (0: in full), and for which of the rows at these places.
-
-        Those to whom it is worth its time; of the others a few, where it is time to look at them again: at
-        the depth that would pay first, so that its price is found out.
-        """
-        step, known, costs = self._step, self._known, self.experience.costs
-        context_len = longest_context([rows[i] for i in places])
-        gains = {i: known.gain(rows[i], drafter, len(rows)) for i in places}
-        ordered = sorted(places, key=lambda i: -gains[i].value) if len(places) > 1 else list(places)
-        more_ms = self._overrun.of(len(rows)) if len(rows) >= MANY else 0.0
-        best = best_draft(
-            [known.reach(rows[i], drafter) for i in ordered],
-            [max(0.0, gains[i].value) for i in ordered],
-            lambda depth, num: step.rate * (costs.draft_ms(drafter, num, context_len, depth) + more_ms),
-        )
-        num_worthy = best.num_rows if best.net > 0.0 else 0
-        step.num_worthy += num_worthy
-        chosen, others = ordered[:num_worthy], ordered[num_worthy:]
-        due = False
-        probes = {rows[i].phase: known.line(drafter, rows[i].phase).probe for i in others}
-        for probe in probes.values():
-            due = probe.due() or due  # each one counts this step
-        step.probes += probes.values()
-        if due:
-            looks = sorted(others, key=lambda i: gains[i].count)[:_LOOKED_AT]
-            step.probing.update(looks)
-            chosen += looks
-        return best.depth, chosen
 
     # -- after drafting
 
@@ -395,6 +353,8 @@ class Auto:
             worth_ms = step.base_ms + step.plain_ms * accepted / step.num_emitting
             price_ms = max(draft_ms, outcome.draft_ms + outcome.verify_ms - worth_ms)
         price = (price_ms + self._waking_ms) / step.base_ms
+        if won:
+            self._rest.cut()
         self._known.line(offer.drafter, phase).probe.result(won=won, price=price, of_many=of_many)
 
     def _as_whole(self, share: RowOutcome, gain: float) -> float:

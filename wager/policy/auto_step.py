@@ -56,6 +56,8 @@ class Step:
     """Of the drafters that were not worth running for somebody."""
     num_worthy: int = 0
     """Rows for which a drafter runs because it is worth it."""
+    postponed: int = 0
+    """Steps for which looks are put off, until requests have got under way."""
     probing: set[int] = field(default_factory=set)
     """Places of rows for which a drafter runs only to see whether it is worth it again."""
     depths: dict[str, int] = field(default_factory=dict)

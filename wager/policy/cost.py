@@ -207,15 +207,15 @@ class CostModel:
         key = (_octave(rows), _context_range(context_len))
         table = self._tables.get(key)
         if table is None:
-            table = self._tables[key] = CostTable(self._nearest(key))
+            table = self._tables[key] = self._begun_as_nearest(key)
         return table
 
-    def _nearest(self, key: tuple[int, int]) -> FloatArray:
+    def _begun_as_nearest(self, key: tuple[int, int]) -> CostTable:
         known = [k for k, table in self._tables.items() if table.num_samples > 0]
         if not known:
-            return self._prior
-        nearest = min(known, key=lambda k: (abs(k[0] - key[0]), abs(k[1] - key[1])))
-        return self._tables[nearest].table()
+            return CostTable(self._prior)
+        nearest = self._tables[min(known, key=lambda k: (abs(k[0] - key[0]), abs(k[1] - key[1])))]
+        return CostTable(nearest.table(), largest=nearest.largest)
 
 
 def _octave(count: int) -> int:

@@ -178,7 +178,8 @@ class RobustTime:
 class CostTable:
     """The cost of one shape by size. `table()[n]` is the time of a pass with n tokens."""
 
-    def __init__(self, prior: FloatArray, *, half_life: float = 400.0) -> None:
+    def __init__(self, prior: FloatArray, *, largest: int = 0, half_life: float = 400.0) -> None:
+        """prior: the curve it begins with, known up to the size `largest`."""
         self._prior = np.log(prior)
         self._half_life = half_life
         self._cells: dict[int, _Cell] = {}
@@ -189,7 +190,7 @@ class CostTable:
         """When the machine was last seen to run at another level."""
         self._strikes: list[int] = []
         """Sizes of the outliers in a row."""
-        self.largest = 0
+        self.largest = largest
         """The largest size seen: beyond it the curve is a guess."""
 
     @property

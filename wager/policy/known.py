@@ -19,6 +19,8 @@ _RATE_MEMORY = 0.99  # per step, of the long-run speed-up
 _START = 20.0  # plain steps that count as plain decoding before anything was seen
 _LOOKS = 3  # drafts in a row when one is tried again: the first pays for what it missed meanwhile
 _OWN_STEPS = 8.0  # plain steps of its own after which a request's pace counts as much as the others'
+_YOUNG = 8  # steps in which a drafter has not found its way into an answer yet: they say little of the rest
+_WELL_KNOWN = 16.0  # drafts after which a crowd's gain is more than a guess
 
 
 Gains = dict[int, SteadyMean]
@@ -63,6 +65,7 @@ class _Own:
     """What one request has shown."""
 
     pace: _Pace
+    steps: int = 0
     gains: dict[tuple[str, str], Gains] = field(default_factory=dict)
     """What drafts were worth to it, by drafter and phase,"""
     reaches: dict[tuple[str, str], Reach] = field(default_factory=dict)
@@ -135,7 +138,17 @@ class Known:
         """A step emitted so many tokens for each request and took so many plain steps' time."""
         self._pace.add(sum(emitted.values()) / len(emitted), spent)
         for request_id, tokens in emitted.items():
-            self._of(request_id).pace.add(tokens, spent)
+            own = self._of(request_id)
+            own.pace.add(tokens, spent)
+            own.steps += 1
+
+    def youth(self, row: Row) -> int:
+        """Steps until what drafts are worth to this request can be told; 0 where that is so."""
+        return max(0, _YOUNG - self._of(row.request_id).steps)
+
+    def knows_crowd(self, drafter: str, phase: str, num_rows: int) -> bool:
+        """Whether drafts in steps of so many rows have been seen often."""
+        return self.line(drafter, phase).gain(max(num_rows - 1, 0).bit_length()).count >= _WELL_KNOWN
 
     def skip(self, steps: int) -> None:
         """Nobody drafted for so many steps, and nobody asked."""

@@ -58,9 +58,9 @@ class Rest:
             steps = min(steps, _UNABLE if many else 0)
         self._lie(len(rows), 1 + min(longest, max(steps, blocked - 1)))
 
-    def pause(self, num_rows: int) -> None:
-        """Nothing may be offered in the next step either."""
-        self._lie(num_rows, 2)
+    def pause(self, num_rows: int, steps: int = 1) -> None:
+        """Nothing may be offered in the next step either, or in so many."""
+        self._lie(num_rows, 1 + steps)
 
     def _lie(self, num_rows: int, steps: int) -> None:
         others = [one for one in self._spells if one.until > self._now and not one.is_for(num_rows)]

@@ -85,7 +85,9 @@ class GraphRunner(TargetRunner):
         self._stack = KernelStack(weights.layers, weights.norm, frame, self._machine)
         self._head, self._page_size = matrix(linear_of(weights.head), Role.WHOLE, self._machine), page_size
         self._captured = Captured(decoder.device, enabled=capture)
-        self._tables = PassTables(self._table_limits(reach), decoder.device)
+        # Sent before every pass, so those of captured ones are no larger than they must be.
+        self._tables = PassTables(self._table_limits(reach, self.buckets[-1], self._sizes()), decoder.device)
+        self._large = PassTables(self._table_limits(reach, limits.max_tokens, [self._beyond]), decoder.device)
         self._sent = torch.cuda.Event() if self._captured.device.type == "cuda" else None
         self._cuts: dict[Size, AttentionPlan] = {}
         self._space = self._shared_space()
@@ -97,11 +99,9 @@ class GraphRunner(TargetRunner):
         self._features = torch.empty(0)
         self.max_behind = min(most, limits.max_rows)
 
-    def _table_limits(self, reach: int) -> TableLimits:
-        limits = self.limits
-        items = max(self._plan(size).tiling.max_items for size in self._all_sizes())
-        pages = -(-reach // self._page_size)
-        return TableLimits(limits.max_tokens, limits.max_rows, pages, limits.max_rows, items, MASK_WORDS)
+    def _table_limits(self, reach: int, max_tokens: int, sizes: Sequence[Size]) -> TableLimits:
+        items, rows = max(self._plan(size).tiling.max_items for size in sizes), self.limits.max_rows
+        return TableLimits(max_tokens, rows, -(-reach // self._page_size), rows, items, MASK_WORDS)
 
     # -- sizes
 
@@ -162,7 +162,7 @@ class GraphRunner(TargetRunner):
 
     @property
     def attention_tables(self) -> AttentionTables:
-        """The device tables of the latest pass."""
+        """The device tables of the latest captured pass."""
         return self._tables.attention()
 
     def plan_of(self, num_tokens: int, num_rows: int, longest: int) -> AttentionPlan:
@@ -191,7 +191,8 @@ class GraphRunner(TargetRunner):
         return len(self._captured)
 
     def rehearse(self, forest: Forest) -> None:
-        rehearse(forest, self._tables.host, self._page_size)
+        if forest.num_nodes < self.buckets[-1]:
+            rehearse(forest, self._tables.host, self._page_size)
 
     def when_idle(self) -> None:
         """Capture what has run without a graph."""
@@ -208,9 +209,9 @@ class GraphRunner(TargetRunner):
             self._room_for_features()
             starts, size = self._fill(rows)
             if size is None:
-                return self._run_large(self._inputs(rows, starts))
+                return self._run_large(self._inputs(rows, starts, self._large))
             self._captured.run(size, self._pass(size))
-            inputs = self._inputs(rows, starts)
+            inputs = self._inputs(rows, starts, self._tables)
             num_tokens, judged = inputs.num_tokens, inputs.judged
             features = self._features[:num_tokens] if self.feature_layers else None
             if not judged:
@@ -232,7 +233,8 @@ class GraphRunner(TargetRunner):
                 torch.index_select(chosen, 0, _sent_places(self._going_on, places), out=tokens)
             self._captured.run(size, self._pass(size))
             features = self._features[:num] if self.feature_layers else None
-            return RunResult(self._logits[:num], features, self._inputs(rows, starts), self._tables.token_ids)
+            inputs = self._inputs(rows, starts, self._tables)
+            return RunResult(self._logits[:num], features, inputs, self._tables.token_ids)
 
     def only(self, result: RunResult, places: Sequence[int]) -> RunResult:
         inputs, logits = result.inputs, result.logits
@@ -256,13 +258,14 @@ class GraphRunner(TargetRunner):
         def call() -> None:
             num = size.tokens
             features = self._features[:num] if self.feature_layers else None
-            hidden = self._layers(num, self._cut(size), features)
+            hidden = self._layers(self._tables, num, self._cut(size), features)
             self._head(hidden, self._logits[:num])
 
         return call
 
-    def _layers(self, num_tokens: int, cut: AttentionPlan, features: Tensor | None) -> Tensor:
-        tables = self._tables
+    def _layers(
+        self, tables: PassTables, num_tokens: int, cut: AttentionPlan, features: Tensor | None
+    ) -> Tensor:
         attention = tables.attention().first(num_tokens, cut.tiling.max_items)
         places = Places(tables.positions[:num_tokens], tables.slots[:num_tokens])
         x = F.embedding(tables.token_ids[:num_tokens], self.decoder.embedding)
@@ -279,7 +282,7 @@ class GraphRunner(TargetRunner):
         features = None
         if self.feature_layers:
             features = self._logits.new_empty((num, len(self.feature_layers) * self.hidden_size))
-        hidden = self._layers(num, cut, features)
+        hidden = self._layers(self._large, num, cut, features)
         if not inputs.judged:
             return RunResult(None, features, inputs)
         return RunResult(self._head(hidden[self._on_device(inputs.judged)]), features, inputs)
@@ -335,9 +338,9 @@ class GraphRunner(TargetRunner):
         """
         if self._sent is not None:
             self._sent.synchronize()  # the copy of the pass before may still read them
-        tables = self._tables
+        num_tokens = sum([len(row.pending) + row.tree.num_nodes for row in rows])
+        tables = self._tables if num_tokens <= self.buckets[-1] else self._large
         laid = lay_pass(rows, tables, self._page_size)
-        num_tokens = laid.starts[-1]
         size = self._size_of(num_tokens, len(rows), laid.longest)
         tables.pad_tokens(num_tokens, (size or self._beyond).tokens)
         tables.lay_rows(laid.lines, self._cut(size or self._beyond).tiling)
@@ -346,9 +349,9 @@ class GraphRunner(TargetRunner):
             self._sent.record()
         return laid.starts, size
 
-    def _inputs(self, rows: Sequence[RunRow], starts: list[int]) -> PassInputs:
+    def _inputs(self, rows: Sequence[RunRow], starts: list[int], tables: PassTables) -> PassInputs:
         """The pass in the tables as the engine knows it: nothing that the device waits for."""
-        slots = self._tables.host.slots[: starts[-1]].copy()
+        slots = tables.host.slots[: starts[-1]].copy()
         return PassInputs(None, slots, starts, judged_places(rows, starts))
 
 

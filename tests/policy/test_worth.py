@@ -1,0 +1,86 @@
+"""Who drafts: what drafts were worth against what they cost, for few rows and in a crowd."""
+
+import numpy as np
+import pytest
+
+from tests.policy.situations import FLAT, known_costs, share, step, under_way
+from wager.policy import PLAIN, Draft, Row
+from wager.policy.auto import Auto
+from wager.policy.rest import MANY
+
+CROWD = [Row(i) for i in range(MANY)]
+
+
+def crowd_policy(gains: list[float]) -> Auto:
+    """A policy to whose crowd drafts have been worth so much, row by row."""
+    policy = Auto(known_costs({n: 5.0 + 0.001 * n for n in (8, 16, 32, 64)}, rows=MANY))
+    under_way(policy, CROWD)
+    for row, gain in zip(CROWD, gains, strict=True):
+        policy._known.gain(row, "draft", MANY).value = gain
+    policy._known.line("draft", "").probe.interval = 9
+    return policy
+
+
+def test_drafts_are_made_for_the_rows_that_they_are_worth_most_to() -> None:
+    """Each further row makes the draft dearer: those who gain little are left out."""
+    rows = [Row(i) for i in range(8)]
+    experience = known_costs({n: 5.0 + 0.001 * n for n in (8, 16, 32, 64)}, rows=8)
+    for num_rows, draft_ms in ((1, 0.2), (2, 0.3), (4, 0.5), (8, 9.0)):
+        for _ in range(20):
+            experience.costs.observe_draft("draft", num_rows, draft_ms)
+    policy = Auto(experience)
+    under_way(policy, rows)
+    for row in rows:
+        policy._known.gain(row, "draft", 8).value = 3.0 if row.request_id in (1, 3, 6) else 0.2
+    looking = policy.offer(rows)
+    assert all(offer.drafter for offer in looking), "nobody was looked at yet"
+    policy._known.line("draft", "").probe.interval = 9
+    drafting = [i for i, offer in enumerate(policy.offer(rows)) if offer.drafter]
+    assert {1, 3, 6} <= set(drafting) and len(drafting) == 4
+
+
+@pytest.mark.parametrize(("gains", "drafts"), [([1.0] * 8, True), ([7.0, *[0.0] * 7], False)])
+def test_a_crowd_does_not_wait_for_one_of_its_rows(gains: list[float], drafts: bool) -> None:
+    """Nearly as many tokens in all: but where one row has them, the other seven only wait."""
+    policy = crowd_policy(gains)
+    for num_rows in (1, 2, 4, 8):
+        for _ in range(40):
+            policy.experience.costs.observe_draft("draft", num_rows, 2.0)
+    assert any(offer.drafter for offer in policy.offer(CROWD)) is drafts
+
+
+def test_a_crowd_is_looked_at_when_its_answers_have_got_under_way() -> None:
+    policy = Auto(known_costs(FLAT, rows=MANY))
+    draft = Draft("draft", 2, np.full((2, 1), -0.1))
+    waited = 0
+    while policy.offer(CROWD) == [PLAIN] * MANY:
+        policy.learn(step(*[share(row=row) for row in CROWD]))
+        waited += 1
+    assert waited == 8
+    nodes = policy.arrange(CROWD, [draft] * MANY).num_nodes // MANY
+    policy.learn(step(*[share(nodes, nodes, row=row) for row in CROWD], draft_ms=0.5))
+    new = [*CROWD[1:], Row("new")]
+    assert policy.offer(new)[-1] == PLAIN, "its answer has just begun"
+    for _ in range(2):
+        policy.arrange(new, [draft] * 7 + [None])
+        policy.learn(step(*[share(nodes, nodes, row=row) for row in CROWD[1:]], share(row=new[-1])))
+        offers = policy.offer(new)
+    assert offers[-1].drafter, "by now the crowd is known, and whoever joins it drafts at once"
+
+
+def test_few_rows_draft_from_their_first_step_on() -> None:
+    policy = Auto(known_costs(FLAT))
+    assert [offer.drafter for offer in policy.offer([Row("r")])] == ["draft"]
+
+
+def test_a_look_that_wins_ends_the_rest_of_a_crowd() -> None:
+    policy = crowd_policy([0.0] * MANY)
+    policy._known.line("draft", "").probe.interval = 1
+    draft = Draft("draft", 3, np.full((3, 1), -0.05))
+    offers = policy.offer(CROWD)
+    looked = [i for i, offer in enumerate(offers) if offer.drafter]
+    assert len(looked) == 4 and policy.rests(MANY, MANY, ahead=1)
+    policy.arrange(CROWD, [draft if i in looked else None for i in range(MANY)])
+    shares = [share(3, 3, row=row) if i in looked else share(row=row) for i, row in enumerate(CROWD)]
+    policy.learn(step(*shares, draft_ms=0.5))
+    assert not policy.rests(MANY, MANY)

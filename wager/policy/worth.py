@@ -1,0 +1,104 @@
+"""Which drafter to run, for whom and how deep: what drafts have been worth lately, against what they cost.
+
+In a step of few rows tokens are counted. In a crowd it is the logarithm of each row's speed: who gains
+nothing by a bet waits as long for it as who gains. Called by `auto` before every draft; what guesses are
+verified is decided when the draft is there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from wager.policy.auto_step import Step
+from wager.policy.base import Row
+from wager.policy.experience import Experience, longest_context
+from wager.policy.known import Known
+from wager.policy.overrun import Overrun
+from wager.policy.reach import best_draft
+from wager.policy.rest import MANY
+
+_LOOKED_AT = 4  # rows for which a draft is made only to see whether it is worth it again
+
+
+class Worth:
+    """Reads what is known and what things cost; keeps nothing of its own."""
+
+    def __init__(self, experience: Experience, known: Known, overrun: Overrun) -> None:
+        self._experience, self._known, self._overrun = experience, known, overrun
+
+    def best_drafter(self, row: Row, num_rows: int, rate: float) -> str | None:
+        """The drafter that is worth most to a row, whatever that is; None where it cannot draft."""
+        if row.max_depth <= 0 or row.max_nodes <= 0 or not row.drafters or not row.emits:
+            return None
+        if len(row.drafters) == 1:
+            return row.drafters[0]
+        costs = self._experience.costs
+
+        def net(drafter: str) -> float:
+            draft_ms = costs.draft_ms(drafter, num_rows, row.context_len) / num_rows
+            return self._known.gain(row, drafter, num_rows).value - rate * draft_ms
+
+        return max(row.drafters, key=net)
+
+    def weigh(
+        self, step: Step, drafter: str, rows: Sequence[Row], places: Sequence[int]
+    ) -> tuple[int, list[int]]:
+        """How deep to draft (0: in full), and for which of the rows at these places.
+
+        Those to whom it is worth its time; of the others a few, where it is time to look at them again: at
+        the depth that would pay first, so that its price is found out. The step is told of all that.
+        """
+        known, num_rows = self._known, len(rows)
+        young = self._young(drafter, rows, places)
+        if len(young) == len(places):
+            step.postponed = max(step.postponed, min(young.values()))
+            return 0, []
+        gains = {i: known.gain(rows[i], drafter, num_rows) for i in places if i not in young}
+        ordered = sorted(gains, key=lambda i: -gains[i].value) if len(gains) > 1 else list(gains)
+        best = best_draft(
+            [known.reach(rows[i], drafter) for i in ordered],
+            [_counted(max(0.0, gains[i].value), num_rows) for i in ordered],
+            self._price(step.rate, drafter, num_rows, longest_context([rows[i] for i in places])),
+        )
+        num_worthy = best.num_rows if best.net > 0.0 else 0
+        step.num_worthy += num_worthy
+        chosen, others = ordered[:num_worthy], ordered[num_worthy:]
+        due = False
+        probes = {rows[i].phase: known.line(drafter, rows[i].phase).probe for i in others}
+        for probe in probes.values():
+            due = probe.due() or due  # each one counts this step
+        step.probes += probes.values()
+        if due:
+            looks = sorted(others, key=lambda i: gains[i].count)[:_LOOKED_AT]
+            step.probing.update(looks)
+            chosen += looks
+        return best.depth, chosen
+
+    def _price(
+        self, rate: float, drafter: str, num_rows: int, context_len: int
+    ) -> Callable[[int, int], float]:
+        """By depth and rows drafted for, what a draft's time is worth in tokens, counted as gains are."""
+        costs, more_ms = self._experience.costs, 0.0
+        if num_rows >= MANY:
+            more_ms = self._overrun.of(num_rows)
+
+        def price(depth: int, num: int) -> float:
+            time_ms = costs.draft_ms(drafter, num, context_len, depth) + more_ms
+            return num_rows * _counted(rate * time_ms / num_rows, num_rows)
+
+        return price
+
+    def _young(self, drafter: str, rows: Sequence[Row], places: Sequence[int]) -> dict[int, int]:
+        """Rows of a crowd that is not known yet whose answers have just begun, and for how long to wait."""
+        if len(rows) < MANY:
+            return {}
+        known, phases = self._known, {rows[i].phase for i in places}
+        if all(known.knows_crowd(drafter, phase, len(rows)) for phase in phases):
+            return {}
+        return {i: youth for i in places if (youth := known.youth(rows[i]))}
+
+
+def _counted(tokens: float, num_rows: int) -> float:
+    """What tokens that a row gains count for."""
+    return math.log1p(tokens) if num_rows >= MANY else tokens
