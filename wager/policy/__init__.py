@@ -1,9 +1,9 @@
 """HOW MUCH TO BET? Pure mathematics: numpy and scipy.special at most, no torch, no tokens.
 
-Read base.py first (the interface), then auto.py (the default policy), then what it stands on: known.py,
-calibration.py, cost.py with cost_table.py, gain.py, reach.py, ledger.py, allocation.py. bod.py is the
-closed-form policy. names.py turns names into policies, told what settings.py holds; controller.py is what
-engines talk to. May import level 0 and `wager.tree`.
+Read base.py first (the interface), then auto.py (the default policy), then what it stands on: worth.py,
+known.py, calibration.py, cost.py with cost_table.py, gain.py, reach.py, ledger.py, stake.py, allocation.py;
+rest.py and overrun.py for crowds. bod.py is the closed-form policy. names.py turns names into policies, told
+what settings.py holds; controller.py is what engines talk to. May import level 0 and `wager.tree`.
 """
 
 from wager.policy.base import (
