@@ -22,7 +22,7 @@ from wager.bench.runs import Encoded
 from wager.engine.telemetry import StepReport
 from wager.errors import ModelError
 from wager.llm import LLM
-from wager.policy import PLAIN, Controller, Draft, Experience, Offer, Policy, Row, StepOutcome
+from wager.policy import PLAIN, Coming, Controller, Draft, Experience, Offer, Policy, Row, StepOutcome
 from wager.policy.base import fixed_forest
 from wager.policy.names import make_policy
 from wager.policy.simple import Plain
@@ -65,7 +65,7 @@ class Sweep(Plain):
         self._thinker = thinker
         self._steps = 0
 
-    def rests(self, num_rows: int, num_tokens: int, ahead: int = 0) -> bool:
+    def rests(self, coming: Coming) -> bool:
         return False
 
     @property

@@ -123,7 +123,7 @@ def test_in_a_crowd_one_look_is_enough_and_its_whole_price_is_waited_for() -> No
     for _ in range(3):
         seen.append(waits(probe))
         probe.result(won=False, price=2.0, of_many=True)
-    assert seen == [1, 800, 800], "a look of two plain steps every 800: a quarter of a percent"
+    assert seen == [1, 2000, 2000], "a look of two plain steps every 2000: a tenth of a percent"
     probe.result(won=True, price=2.0, of_many=True)
     assert probe.due()
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from tests.policy.situations import STEEP, World, known_costs, play
-from wager.policy import PLAIN, Controller, CostCurve, Row
+from wager.policy import PLAIN, Coming, Controller, CostCurve, Row
 from wager.policy.auto import Auto
 from wager.policy.gain import Probe
-from wager.policy.rest import Rest
+from wager.policy.rest import MANY, Rest
 
 ROWS = [Row("r", drafters=("draft",))]
 
@@ -79,7 +79,7 @@ def test_a_useless_drafter_is_asked_rarely_and_tried_as_often_as_ever() -> None:
     policy, asked, drafted = controller.policy, 0, 0
     assert isinstance(policy, Auto)
     for _ in range(600):
-        asked += not policy.rests(1, 1)
+        asked += not policy.rests(Coming(1, 1))
         (played,) = play(controller, world, 1, [Row("r", drafters=("draft",))])
         drafted += played.drafters != (None,)
     assert 600 // 48 <= drafted <= asked < 200
@@ -89,8 +89,8 @@ def test_a_resting_policy_offers_nothing_and_a_new_row_wakes_it() -> None:
     policy = Auto(known_costs(STEEP))
     policy._rest.begin(ROWS, waiting(40))
     policy._rest.tick()
-    assert policy.rests(1, 1) and policy.offer(ROWS) == [PLAIN]
-    assert not policy.rests(2, 2)
+    assert policy.rests(Coming(1, 1)) and policy.offer(ROWS) == [PLAIN]
+    assert not policy.rests(Coming(2, 2))
     assert np.isfinite(policy.prediction.time_ms)
 
 
@@ -99,18 +99,18 @@ def test_who_may_not_bet_rests_whatever_look_is_due() -> None:
     experience.ledger.post("gone", 1000.0, 900.0, 180)
     policy = Auto(experience)
     assert policy.offer(ROWS) == [PLAIN]
-    assert policy.rests(1, 1, ahead=1) and policy.rests(2, 2, ahead=1), "whoever comes"
+    assert policy.rests(Coming(1, 1, ahead=1)) and policy.rests(Coming(2, 2, ahead=1)), "whoever comes"
 
 
 def test_who_cannot_draft_at_all_does_not_rest() -> None:
     policy = Auto(known_costs(STEEP))
     assert policy.offer([Row("r", drafters=())]) == [PLAIN]
-    assert not policy.rests(1, 1, ahead=1), "its drafter may find something at the next step"
+    assert not policy.rests(Coming(1, 1, ahead=1)), "its drafter may find something at the next step"
 
 
 def test_a_prompt_that_takes_all_places_makes_a_plain_step() -> None:
     policy = Auto(known_costs(STEEP))
-    assert policy.rests(2, 2000) and not policy.rests(2, 200)
+    assert policy.rests(Coming(2, 2000)) and not policy.rests(Coming(2, 200))
 
 
 def test_a_drafter_that_nobody_would_choose_keeps_nobody_awake() -> None:
@@ -122,4 +122,10 @@ def test_a_drafter_that_nobody_would_choose_keeps_nobody_awake() -> None:
         policy._known.line(name, "").probe.interval = 10 if name == "bad" else 1
     assert policy.offer([row]) == [PLAIN]
     policy._rest.tick()
-    assert policy.rests(1, 1, ahead=7) and not policy.rests(1, 1, ahead=9)
+    assert policy.rests(Coming(1, 1, ahead=7)) and not policy.rests(Coming(1, 1, ahead=9))
+
+
+def test_a_crowd_that_is_about_to_end_is_not_asked() -> None:
+    policy = Controller("auto", known_costs(STEEP)).policy
+    assert policy.rests(Coming(MANY, MANY, left=7)) and not policy.rests(Coming(MANY, MANY, left=8))
+    assert not policy.rests(Coming(MANY - 1, MANY - 1, left=1))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.policy.situations import FLAT, known_costs, share, step, under_way
-from wager.policy import PLAIN, Draft, Row
+from wager.policy import PLAIN, Coming, Draft, Row
 from wager.policy.auto import Auto
 from wager.policy.rest import MANY
 
@@ -79,8 +79,8 @@ def test_a_look_that_wins_ends_the_rest_of_a_crowd() -> None:
     draft = Draft("draft", 3, np.full((3, 1), -0.05))
     offers = policy.offer(CROWD)
     looked = [i for i, offer in enumerate(offers) if offer.drafter]
-    assert len(looked) == 4 and policy.rests(MANY, MANY, ahead=1)
+    assert len(looked) == 4 and policy.rests(Coming(MANY, MANY, ahead=1))
     policy.arrange(CROWD, [draft if i in looked else None for i in range(MANY)])
     shares = [share(3, 3, row=row) if i in looked else share(row=row) for i, row in enumerate(CROWD)]
     policy.learn(step(*shares, draft_ms=0.5))
-    assert not policy.rests(MANY, MANY)
+    assert not policy.rests(Coming(MANY, MANY))

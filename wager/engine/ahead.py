@@ -17,6 +17,7 @@ from torch import Tensor
 from wager.engine.rows import NO_TREE, StepRow
 from wager.engine.sequence import Sequence
 from wager.errors import OutOfPages
+from wager.policy import Coming
 from wager.target import RunResult, RunRow
 
 if TYPE_CHECKING:
@@ -79,9 +80,10 @@ class Ahead:
         places = [place for place, row in enumerate(rows) if _goes_on(row.sequence)]
         if not places or engine.scheduler.waiting:
             return None
-        if not engine.controller.policy.rests(len(places), len(places), ahead=1):
-            return None
         sequences = [rows[place].sequence for place in places]
+        left = max([sequence.max_depth for sequence in sequences]) - 1
+        if not engine.controller.policy.rests(Coming(len(places), len(places), left, ahead=1)):
+            return None
         try:
             for sequence in sequences:
                 engine.scheduler.grow(sequence, sequence.num_cached + 2)

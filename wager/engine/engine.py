@@ -35,7 +35,7 @@ from wager.engine.step import run_step
 from wager.engine.telemetry import Telemetry
 from wager.errors import DrafterError, OutOfPages, RequestError, one_line
 from wager.nn.noise import NoiseSource
-from wager.policy import Controller, CostModel, Evidence, Row, StepOutcome, needs_target_p1
+from wager.policy import Coming, Controller, CostModel, Evidence, Row, StepOutcome, needs_target_p1
 from wager.records import CloseKind, SamplingParams, Verdict
 from wager.target import Choices, RunResult, Sampler, TargetRunner, is_bare
 from wager.text.detokenize import Detokenizer
@@ -214,7 +214,9 @@ class Engine:
     def observe(self, planned: Many[Planned]) -> list[StepRow]:
         """The rows as the policy may see them."""
         num_tokens = sum([row.num_tokens for row in planned])
-        resting = self.ahead.has_begun or self.controller.policy.rests(len(planned), num_tokens)
+        left = max([row.sequence.max_depth for row in planned], default=0)
+        coming = Coming(len(planned), num_tokens, left)
+        resting = self.ahead.has_begun or self.controller.policy.rests(coming)
         return [self._observe_row(row, len(planned), resting) for row in planned]
 
     def _observe_row(self, planned: Planned, num_rows: int, resting: bool) -> StepRow:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from wager.draft.base import Proposal
 from wager.engine.hindsight import Hindsight
 from wager.errors import ConfigError, DrafterError, InputError, ModelError, RequestError
-from wager.policy import PLAIN, Controller, Evidence, Experience, Offer, Row
+from wager.policy import PLAIN, Coming, Controller, Evidence, Experience, Offer, Row
 from wager.policy.simple import Plain
 from wager.records import SamplingParams
 from wager.trace.format import PADDING, Trace, save_traces
@@ -173,7 +173,7 @@ class _Shadow(Plain):
         self._notes = notes
         self._offer = Offer(drafter)
 
-    def rests(self, num_rows: int, num_tokens: int, ahead: int = 0) -> bool:
+    def rests(self, coming: Coming) -> bool:
         return False
 
     def offer(self, rows: Many[Row]) -> list[Offer]:

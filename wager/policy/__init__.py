@@ -8,6 +8,7 @@ what settings.py holds; controller.py is what engines talk to. May import level 
 
 from wager.policy.base import (
     PLAIN,
+    Coming,
     Draft,
     Evidence,
     Offer,
@@ -28,6 +29,7 @@ from wager.policy.stats import ExponentialMovingAverage, SpeculationStats
 __all__ = [
     "PLAIN",
     "Account",
+    "Coming",
     "Controller",
     "CostCurve",
     "CostModel",

@@ -22,6 +22,7 @@ from wager.policy.auto_step import Arranged, Room, Step, StepMark
 from wager.policy.base import (
     PLAIN,
     UNLIMITED,
+    Coming,
     Draft,
     FloatArray,
     Offer,
@@ -45,6 +46,7 @@ from wager.tree import Forest, build_forest, one_tree
 
 _REFRESH = 64  # steps after which the plain pass is timed again,
 _CHEAP = 0.3  # at a step whose best bet is worth no more than this many tokens a row
+_LEAST_LEFT = 8  # guesses that somebody in a crowd must be able to take, or asking is not worth it
 _WAKE = 2.5  # standard deviations of good surprise that end the waiting between probes
 
 
@@ -92,14 +94,17 @@ class Auto:
 
     # -- before drafting
 
-    def rests(self, num_rows: int, num_tokens: int, ahead: int = 0) -> bool:
-        if self._rest.holds(num_rows, ahead) or num_tokens >= MAX_TOKENS:
+    def rests(self, coming: Coming) -> bool:
+        if self._rest.holds(coming.num_rows, coming.ahead) or coming.num_tokens >= MAX_TOKENS:
+            return True
+        if coming.num_rows >= MANY and coming.left < _LEAST_LEFT:
             return True
         return self._step.plain_ms > 0.0 and not self._stake.bears_all(self._step)
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
         step, plain = self._begin(rows), [PLAIN] * len(rows)
-        if self.rests(len(rows), sum([row.num_pending for row in rows])):
+        left = max([row.max_depth for row in rows], default=0)
+        if self.rests(Coming(len(rows), sum([row.num_pending for row in rows]), left)):
             return plain
         self._known.skip(self._rest.end())
         costs = self.experience.costs

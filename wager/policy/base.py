@@ -111,6 +111,18 @@ class Prediction(NamedTuple):
     time_ms: float
 
 
+class Coming(NamedTuple):
+    """A step that comes, as far as it is known before anybody has looked at its rows."""
+
+    num_rows: int
+    num_tokens: int
+    """Pending ones of all rows."""
+    left: int = UNLIMITED
+    """Guesses that the row with most to write may still take."""
+    ahead: int = 0
+    """0 for the step that is being planned, 1 for the one behind a step under way."""
+
+
 class Policy(Protocol):
     """How much to guess. `name` is what `make_policy` would take to build it again."""
 
@@ -118,12 +130,8 @@ class Policy(Protocol):
     learns_late: bool
     """Whether it may be told of a step after it was asked for the next one's offers."""
 
-    def rests(self, num_rows: int, num_tokens: int, ahead: int = 0) -> bool:
-        """Whether a step is plain whatever drafters could do; then none need be asked.
-
-        num_tokens: pending ones of all its rows. ahead: 0 for the step that is being planned, 1 for the one
-        behind a step under way.
-        """
+    def rests(self, coming: Coming) -> bool:
+        """Whether a step is plain whatever drafters could do; then none need be asked."""
         ...
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from wager.policy.base import PLAIN, Draft, Offer, Prediction, Row, StepOutcome, fixed_forest
+from wager.policy.base import PLAIN, Coming, Draft, Offer, Prediction, Row, StepOutcome, fixed_forest
 from wager.policy.bod import BODConfig, BODController
 from wager.policy.bod_math import throughput
 from wager.policy.experience import Experience, longest_context
@@ -36,7 +36,7 @@ class BodPolicy:
         self._probing = False
         self._guesses = 0
 
-    def rests(self, num_rows: int, num_tokens: int, ahead: int = 0) -> bool:
+    def rests(self, coming: Coming) -> bool:
         return False  # every step without a bet is counted towards the next look
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:

@@ -87,5 +87,5 @@ class Probe:
 
 
 _LOOKING = 0.005
-_LOOKING_OF_MANY = 0.0025
+_LOOKING_OF_MANY = 0.001
 _DEAR = 8  # at the first loss already the interval is this part of what it may become, where looks are dear

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wager.errors import ConfigError
-from wager.policy.base import PLAIN, Draft, Offer, Policy, Row, StepOutcome
+from wager.policy.base import PLAIN, Coming, Draft, Offer, Policy, Row, StepOutcome
 from wager.policy.experience import Experience, longest_context
 from wager.policy.gain import Probe
 from wager.tree import Forest, build_forest
@@ -45,8 +45,8 @@ class _Gate:
         self.experience = experience
         self.name = f"{self.kind}+{inner.name}"
 
-    def rests(self, num_rows: int, num_tokens: int, ahead: int = 0) -> bool:
-        return self.inner.rests(num_rows, num_tokens, ahead)
+    def rests(self, coming: Coming) -> bool:
+        return self.inner.rests(coming)
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
         offers = self.inner.offer(rows)

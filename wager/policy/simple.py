@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from wager.policy.base import PLAIN, Draft, Offer, Row, StepOutcome, fixed_forest
+from wager.policy.base import PLAIN, Coming, Draft, Offer, Row, StepOutcome, fixed_forest
 from wager.policy.experience import Experience
 from wager.tree import Forest
 
@@ -21,7 +21,7 @@ class Plain:
     def __init__(self, _experience: Experience) -> None:
         pass
 
-    def rests(self, num_rows: int, num_tokens: int, ahead: int = 0) -> bool:
+    def rests(self, coming: Coming) -> bool:
         return True
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
@@ -49,7 +49,7 @@ class Fixed(Plain):
         self.nodes = nodes
         self.chain = chain
 
-    def rests(self, num_rows: int, num_tokens: int, ahead: int = 0) -> bool:
+    def rests(self, coming: Coming) -> bool:
         return self.nodes == 0
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
