@@ -110,9 +110,8 @@ class Stake:
         most = min(config.max_nodes * len(rows), config.max_batch_nodes, MAX_TOKENS - base)
         if len(rows) == 1:
             most = min(most, rows[0].max_nodes)
-        else:
-            lately = self._lately.get(_crowd(len(rows)), most)
-            most = min(most, int(max(_MORE * lately, _LEAST * len(rows))))
+        lately = self._lately.get(_crowd(len(rows)), most)
+        most = min(most, int(max(_MORE * lately, _LEAST * len(rows))))
         seen = max(self._experience.costs.largest_seen(len(rows), longest_context(rows)), base)
         most = max(0, min(most, _SIZE_STEP * seen - base))
         dearest = costs[base] + self._stake_ms(step, rows)
