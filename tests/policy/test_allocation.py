@@ -1,11 +1,14 @@
 """Places by marginal value, with a floor per row."""
 
+from itertools import product
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.policy.situations import assert_closed, nodes_of, same_forest
-from wager.policy.allocation import allocate, take
+from wager.policy.allocation import allocate, evened, take
 from wager.tree import Forest, build_forest
 
 
@@ -70,3 +73,32 @@ def test_taken_nodes_are_renumbered() -> None:
     forest = build_forest(np.stack([np.full((2, 1), -0.1), np.full((2, 1), -0.15)]), 4)
     assert nodes_of(forest) == [(0, 1, 0), (1, 1, 0), (0, 2, 0), (1, 2, 0)]
     assert take(forest, np.array([1, 3])).parent.tolist() == [-1, 0]
+
+
+@given(FORESTS)
+@settings(deadline=None, max_examples=100)
+def test_evened_rows_keep_their_own_order(forest: Forest) -> None:
+    order, amounts = evened(forest)
+    assert order.num_nodes == forest.num_nodes == len(amounts)
+    assert (np.diff(amounts) <= 1e-12).all()
+    for count in range(forest.num_nodes + 1):
+        assert_closed(Forest(*(field[:count] for field in order)))
+    for row in range(5):
+        assert order.score[order.row == row].tolist() == forest.score[forest.row == row].tolist()
+
+
+@given(st.integers(0, 999), st.integers(1, 9))
+@settings(deadline=None, max_examples=60)
+def test_no_other_share_makes_the_rows_speeds_higher(seed: int, num_nodes: int) -> None:
+    """Of all ways to give three rows so many nodes, each its own best, none has a larger sum of logs."""
+    forest = forest_of(seed, 3, 27)
+    order, amounts = evened(forest)
+    own = [np.cumsum(forest.path_probs[forest.row == row]) for row in range(3)]
+
+    def speeds(counts: tuple[int, ...]) -> float:
+        return sum(float(np.log1p(worth[n - 1])) for worth, n in zip(own, counts, strict=True) if n)
+
+    ways = product(*(range(len(worth) + 1) for worth in own))
+    best = max(speeds(counts) for counts in ways if sum(counts) == min(num_nodes, forest.num_nodes))
+    assert amounts[:num_nodes].sum() == pytest.approx(best)
+    assert speeds(tuple(np.bincount(order.row[:num_nodes], minlength=3).tolist())) == pytest.approx(best)

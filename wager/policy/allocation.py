@@ -1,16 +1,32 @@
 """Whose guesses get the places: one budget over the rows of a batch, by marginal value, with a floor per row.
 
-The forest is in best-first order over all rows, so the best n nodes are its first n; the floor moves each
-row's best nodes to the front, so that a row with a poor draft still gets its turn. It knows no costs: how
-many places there are is the policy's decision.
+A builder's forest is in best-first order over all rows, so the best n nodes are its first n. Several rows are
+evened first: what counts is the logarithm of each one's speed, to which the next guess adds the less the more
+tokens are expected already. The floor moves each row's best nodes to the front, so that a row with a poor
+draft still gets its turn. It knows no costs: how many places there are is the policy's decision.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from wager.policy.base import IntArray
+from wager.policy.base import FloatArray, IntArray
 from wager.tree import Forest
+
+
+def evened(forest: Forest) -> tuple[Forest, FloatArray]:
+    """The same nodes in the order of what each adds to the logarithm of its row's speed, and those amounts.
+
+    A node of probability p behind others of its row that are worth G tokens adds log(1 + p / (1 + G)). Within
+    a row that falls from node to node, so the order of its own nodes stays, and every prefix is closed.
+    """
+    by_row = np.argsort(forest.row, kind="stable")
+    probs, rows = forest.path_probs[by_row], forest.row[by_row]
+    before = probs.cumsum() - probs
+    before -= before[np.searchsorted(rows, rows)]
+    amounts = np.log1p(probs / (1.0 + before))
+    order = np.argsort(-amounts, kind="stable")
+    return take(forest, by_row[order]), amounts[order]
 
 
 def allocate(forest: Forest, num_nodes: int, floor: int = 0) -> Forest:
@@ -34,7 +50,7 @@ def allocate(forest: Forest, num_nodes: int, floor: int = 0) -> Forest:
 
 
 def take(forest: Forest, chosen: IntArray) -> Forest:
-    """The sub-forest of these nodes (ascending, closed under parents), renumbered."""
+    """The sub-forest of these nodes (parents first, closed under parents), in this order."""
     place = np.full(forest.num_nodes + 1, -1, np.int32)
     place[chosen] = np.arange(len(chosen))
     parent = place[forest.parent[chosen]]

@@ -4,10 +4,11 @@ With lambda the long-run rate (tokens per millisecond), the best n nodes of a dr
 
     sum of their path probabilities - lambda * (cost(n) - cost(0))
 
-and the bet is the n where that is highest, over all n. A draft is made when what drafts have been worth
-lately exceeds lambda * its time, as deep as pays best (worth.py); while it does not, backed-off probes keep
-learning. The ledger caps what one step may lose. What drafters have shown is in known.py, costs are in
-cost.py; places come from allocation.py.
+and the bet is the n where that is highest, over all n. Several rows are counted by the logarithm of their
+speed, sum of log(1 + expected tokens) - rows * log(time), or the easy ones would take it all. A draft is made
+when what drafts have been worth lately exceeds the price of its time, as deep as pays best (worth.py); while
+it does not, backed-off probes keep learning. The ledger caps what one step may lose. What drafters have shown
+is in known.py, costs are in cost.py; places come from allocation.py.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from wager.policy.allocation import allocate
+from wager.policy.allocation import allocate, evened
 from wager.policy.auto_step import Arranged, Room, Step, StepMark
 from wager.policy.base import (
     PLAIN,
@@ -169,8 +170,12 @@ class Auto:
         step = self._step
         places, prices = step.room or self._stake.room(step, rows)
         forest = self._best_nodes(rows, drafts, places)
-        worth = forest.path_probs.cumsum()
-        values = worth - prices[: len(worth)]
+        if len(rows) == 1:
+            worth = counted = forest.path_probs.cumsum()
+        else:
+            forest, amounts = evened(forest)
+            worth, counted = forest.path_probs.cumsum(), amounts.cumsum()
+        values = counted - prices[: len(counted)]
         num_nodes = _argmax_nodes(values)
         if num_nodes and values[num_nodes - 1] < _CHEAP * step.num_emitting and self._plain_is_stale(rows):
             num_nodes = 0

@@ -32,7 +32,10 @@ class Arranged(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Places for guesses, and the price in tokens of each number of them, from one on."""
+    """Places for guesses, and the price of each number of them, from one on.
+
+    In tokens; of several rows in logarithms, as their guesses are counted.
+    """
 
     places: int
     prices: FloatArray

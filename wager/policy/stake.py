@@ -96,7 +96,10 @@ class Stake:
         costs, base = step.costs, step.base_tokens
         assert costs is not None
         places = self._num_places(step, rows)
-        return Room(places, step.rate * (costs[base + 1 : base + 1 + places] - costs[base]))
+        more_ms = costs[base + 1 : base + 1 + places] - costs[base]
+        if len(rows) == 1:
+            return Room(places, step.rate * more_ms)
+        return Room(places, step.num_emitting * np.log1p(more_ms / (step.base_ms + step.drafts_ms)))
 
     def _start_steps(self, step: Step) -> float:
         """Plain steps that a request may be behind at first: more where all together are well ahead."""

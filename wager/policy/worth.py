@@ -1,7 +1,7 @@
 """Which drafter to run, for whom and how deep: what drafts have been worth lately, against what they cost.
 
-In a step of few rows tokens are counted. In a crowd it is the logarithm of each row's speed: who gains
-nothing by a bet waits as long for it as who gains. Called by `auto` before every draft; what guesses are
+Of one row tokens are counted. Of several it is the logarithm of each one's speed: who gains nothing by a bet
+waits as long for it as who gains. Called by `auto` before every draft; what guesses are
 verified is decided when the draft is there.
 """
 
@@ -101,4 +101,4 @@ class Worth:
 
 def _counted(tokens: float, num_rows: int) -> float:
     """What tokens that a row gains count for."""
-    return math.log1p(tokens) if num_rows >= MANY else tokens
+    return math.log1p(tokens) if num_rows > 1 else tokens
