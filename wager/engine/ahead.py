@@ -91,7 +91,9 @@ class Ahead:
             return None
 
         def follow(chosen: Tensor) -> None:
-            engine.keep(rows, result, [_ONE] * len(rows))  # the next pass overwrites where features lie
+            engine.drafting.keep(
+                rows, result, [_ONE] * len(rows)
+            )  # the next pass overwrites where features lie
             asked = [RunRow(_UNKNOWN, NO_TREE, one.num_cached + 1, one.pages) for one in sequences]
             self._begun = _Begun(sequences, engine.runner.run_behind(asked, chosen, places))
 

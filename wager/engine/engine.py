@@ -13,31 +13,26 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torch import Tensor
-
 from wager.config import EngineConfig
-from wager.draft.base import Drafter, DraftRow, KeptTokens, Proposal
+from wager.draft.base import Drafter
 from wager.engine.ahead import Ahead
+from wager.engine.drafting import Drafting
 from wager.engine.events import Event, event_since, note_choices
 from wager.engine.hindsight import Hindsight
 from wager.engine.rows import (
     NO_TREE,
     StepRow,
-    any_broken,
-    draft_row,
-    draft_row_behind,
     permitted_tree,
-    within_grammar,
 )
 from wager.engine.scheduler import Hooks, Planned, Scheduler
 from wager.engine.sequence import Finish, Request, Sequence
 from wager.engine.step import run_step
 from wager.engine.telemetry import Telemetry
-from wager.errors import DrafterError, OutOfPages, RequestError, one_line
+from wager.errors import OutOfPages, RequestError, one_line
 from wager.nn.noise import NoiseSource
 from wager.policy import Coming, Controller, CostModel, Evidence, Row, StepOutcome, needs_target_p1
 from wager.records import CloseKind, SamplingParams, Verdict
-from wager.target import Choices, RunResult, Sampler, TargetRunner, is_bare
+from wager.target import Choices, Sampler, TargetRunner, is_bare
 from wager.text.detokenize import Detokenizer
 from wager.text.grammar import Grammars
 from wager.text.stops import StopFinder
@@ -99,6 +94,7 @@ class Engine:
         self.runner.feature_layers = _features(parts.drafters)
         self.scheduler.hooks = self._hooks()
         self.ahead = Ahead(self)
+        self.drafting = Drafting(self)
         self._events: list[Event] = []
         self._ended: list[tuple[Sequence, Event]] = []
         self._arrivals = 0
@@ -224,7 +220,7 @@ class Engine:
         whole = planned.is_whole
         max_depth = sequence.max_depth if whole else 0
         asks = not resting if sequence.nodes is None else sequence.nodes > 0
-        able = self._able(planned) if asks and max_depth > 0 else ()
+        able = self.drafting.able(planned) if asks and max_depth > 0 else ()
         view = Row(
             sequence.request_id,
             sequence.num_cached,
@@ -239,41 +235,6 @@ class Engine:
         )
         return StepRow(sequence, num_tokens, whole, view, NO_TREE)
 
-    def _able(self, planned: Planned) -> tuple[str, ...]:
-        """Drafters that can propose for this row now."""
-        sequence = planned.sequence
-        if sequence.drafting_failed or not self.drafters:
-            return ()
-        asked = draft_row(sequence, planned.num_tokens)
-        try:
-            return tuple([name for name, drafter in self.drafters.items() if drafter.can_draft(asked)])
-        except Exception as error:
-            self._lose_drafter([sequence], error)
-            return ()
-
-    def propose(self, name: str, rows: list[StepRow]) -> list[Proposal | None]:
-        """Run a drafter; if it fails, its rows go on plainly and it is not asked for them again."""
-        try:
-            for row in rows:
-                self._make_room(row)
-            proposals = self.drafters[name].draft([row.draft_row() for row in rows], self.parts.noise)
-        except Exception as error:
-            self._lose_drafter([row.sequence for row in rows], error)
-            return [None] * len(rows)
-        if any_broken(proposals):
-            broken = [row.sequence for row, p in zip(rows, proposals, strict=True) if p and p.is_broken]
-            self._lose_drafter(broken, DrafterError(f"{name}: its scores are not numbers"))
-        return [
-            None if row.sequence.drafting_failed else within_grammar(row.sequence, p)
-            for row, p in zip(rows, proposals, strict=True)
-        ]
-
-    def remember(self, row: StepRow, proposal: Proposal) -> None:
-        """Keep a draft until the tokens that come show what it was worth."""
-        row.proposal = proposal
-        if row.offer.drafter is not None:
-            self.hindsight.add(row.sequence.request_id, row.offer.drafter, row.view.phase, proposal)
-
     def fit_tree(self, row: StepRow, tree: Tree) -> Tree:
         """Pages for the nodes that its grammar permits; where there are too few, the least likely go."""
         sequence = row.sequence
@@ -285,80 +246,6 @@ class Engine:
             room = len(sequence.pages) * self.scheduler.memory.allocator.page_size - base
             return tree.prefix(max(room, 0))
         return tree
-
-    def keep(self, rows: Many[StepRow], result: RunResult, kept: Many[Many[int]]) -> None:
-        """Tell the drafters what now stands in the target's cache."""
-        if not self.drafters or self.ahead.has_begun:
-            return  # before a pass began behind this one, its features were kept
-        if len(rows) == 1 and rows[0].followed:
-            return
-        tokens, shares = [], self.scheduler.memory.index is not None
-        for row, (features, lines) in zip(rows, self.runner.kept_features(result, kept), strict=True):
-            sequence = row.sequence
-            tokens.append(
-                KeptTokens(
-                    sequence.request_id,
-                    sequence.num_cached,
-                    features,
-                    sequence.pages,
-                    lines,
-                    shares and row.is_judged and not sequence.stats.steps,
-                )
-            )
-        for drafter in self.drafters.values():
-            try:
-                drafter.keep(tokens)
-            except Exception as error:
-                self._lose_drafter([row.sequence for row in rows], error)
-
-    def following(self, rows: list[StepRow], result: RunResult) -> Callable[[Tensor], None] | None:
-        """What begins the next draft behind this pass, or the next plain pass, on the device.
-
-        None where the host has a word in the verdict; drafts follow one row alone.
-        """
-        row, tokens = rows[0], result.token_ids
-        drafter = self.drafters.get(row.offer.drafter or "")
-        if drafter is None:
-            return self.ahead.following(rows, result)
-        if len(rows) > 1 or tokens is None or not row.is_settled:
-            return None
-        self._make_room(row, row.tree.num_nodes)
-
-        def follow(chosen: Tensor) -> None:
-            try:
-                row.followed = drafter.follow(row.verified(chosen, tokens))
-            except Exception as error:
-                self._lose_drafter([row.sequence], error)
-
-        return follow
-
-    def start_drafts(self, rows: list[StepRow], verdicts: Many[Verdict | None]) -> None:
-        """Begin the drafts that the next step will probably ask for: those of rows that drafted in this one.
-
-        A device drafts then while tokens are handed out; elsewhere nothing happens. Every drafter in use
-        begins for all of them: a row may change from one to another, and a draft that lacks it is made anew.
-        """
-        if not self.runner.has_kernels:
-            return
-        names, asked = set[str](), list[DraftRow]()
-        for row, verdict in zip(rows, verdicts, strict=True):
-            name, sequence = row.offer.drafter, row.sequence
-            if name is None or verdict is None or row.close is not None:
-                continue
-            if row.followed:
-                self.drafters[name].confirm(sequence.request_id, sequence.num_cached, verdict.target_token)
-                continue
-            num_tokens = len(sequence.tokens) + len(verdict.accepted) + 1
-            if verdict.target_token in sequence.request.end_ids or num_tokens >= sequence.max_len:
-                continue
-            self._make_room(row)
-            names.add(name)
-            asked.append(draft_row_behind(sequence, verdict))
-        for name in names:
-            try:
-                self.drafters[name].start(asked)
-            except Exception as error:
-                self._lose_drafter([row.sequence for row in rows if row.offer.drafter == name], error)
 
     def deliver(self, row: StepRow, verdict: Verdict, choices: Choices, start: int) -> list[Evidence]:
         """Append a verdict's tokens to their sequence and tell the caller; returns ripe evidence."""
@@ -438,22 +325,6 @@ class Engine:
         self.scheduler.finish(sequence)
         self.close_ended()
 
-    def _make_room(self, row: StepRow, more: int = 0) -> None:
-        """Pages behind the pending tokens for what a drafter lays there; it takes less if there are none."""
-        sequence = row.sequence
-        most = sequence.num_cached + row.num_tokens + DRAFT_ROOM + more
-        try:
-            self.scheduler.grow(sequence, most)
-        except OutOfPages:
-            log.debug("no spare pages for the draft of %r", sequence.request_id)
-
-    def _lose_drafter(self, sequences: Many[Sequence], error: Exception) -> None:
-        """Drafting failed for these: they go on plainly, and it is counted."""
-        self.telemetry.drafter_failures += 1
-        log.warning("drafting failed, %d rows go on plainly: %s", len(sequences), one_line(error))
-        for sequence in sequences:
-            sequence.drafting_failed = True
-
     def _fail_running(self, error: Exception) -> None:
         self.ahead.drop()
         self.unlearned = None
@@ -491,7 +362,7 @@ class Engine:
                 ready = [d.settle(sequence.request_id, sequence.pages, num_tokens) for d in drafters]
                 return all(ready)
             except Exception as error:
-                self._lose_drafter([sequence], error)
+                self.drafting.lose([sequence], error)
                 return False
 
         def forget(sequence: Sequence) -> None:
@@ -506,10 +377,6 @@ class Engine:
         needs = any(drafter.feature_layers for drafter in drafters)
         reads_runs = self.runner.pool.store.device.type == "cpu"
         return Hooks(needs, adopt, settle, forget, relocate if reads_runs else None)
-
-
-DRAFT_ROOM = 16
-"""Tokens behind the pending ones for which pages are kept while a drafter runs."""
 
 
 def _features(drafters: dict[str, Drafter]) -> tuple[int, ...]:

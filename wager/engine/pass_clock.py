@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from wager.draft.base import Drafter, DraftRow, KeptTokens, Proposal
-from wager.engine.engine import DRAFT_ROOM, Engine
+from wager.engine.drafting import DRAFT_ROOM
+from wager.engine.engine import Engine
 from wager.kvcache.pages import consecutive_runs
 from wager.kvcache.pool import KVPool
 from wager.records import SamplingParams

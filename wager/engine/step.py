@@ -77,7 +77,7 @@ def draft(engine: Engine, rows: list[StepRow], offers: list[Offer]) -> list[Prop
         if offer.drafter is not None:
             by_drafter.setdefault(offer.drafter, []).append(i)
     for name, places in by_drafter.items():
-        for i, proposal in zip(places, engine.propose(name, [rows[i] for i in places]), strict=True):
+        for i, proposal in zip(places, engine.drafting.propose(name, [rows[i] for i in places]), strict=True):
             proposals[i] = proposal
             if proposal is None:
                 rows[i].offer = PLAIN
@@ -96,7 +96,7 @@ def arrange(engine: Engine, rows: list[StepRow], proposals: list[Proposal | None
     trees = row_trees(forest, forest.num_nodes, stacked_tokens(proposals))
     for row, proposal, tree in zip(rows, proposals, trees, strict=True):
         if proposal is not None:
-            engine.remember(row, proposal)
+            engine.drafting.remember(row, proposal)
             row.tree = engine.fit_tree(row, tree)
 
 
@@ -108,7 +108,7 @@ def verify(engine: Engine, rows: list[StepRow]) -> tuple[RunResult, Choices]:
     if result.logits is None:
         return result, Choices([], [], [], [])
     return result, engine.sampler.choose(
-        result.logits, judged, engine.wants_p1, engine.following(rows, result)
+        result.logits, judged, engine.wants_p1, engine.drafting.following(rows, result)
     )
 
 
@@ -121,10 +121,10 @@ def accept(rows: list[StepRow], choices: Choices) -> list[Verdict | None]:
 def commit(engine: Engine, rows: list[StepRow], result: RunResult, verdicts: list[Verdict | None]) -> None:
     """Hand the drafters the features of what now stands, and move accepted paths into place."""
     kept = [row.kept(verdict) for row, verdict in zip(rows, verdicts, strict=True)]
-    engine.keep(rows, result, kept)
+    engine.drafting.keep(rows, result, kept)
     for row, indices in zip(rows, kept, strict=True):
         row.sequence.num_cached += len(indices)
-    engine.start_drafts(rows, verdicts)
+    engine.drafting.start(rows, verdicts)
     engine.runner.commit(result, kept)
 
 

@@ -1,0 +1,168 @@
+"""What the engine does for its drafters: asks them, hands them what stands, begins their next draft early.
+
+The stages of step.py call it. Which drafter runs is the policy's decision, which guesses stand the target's;
+a drafter that fails costs its rows their bets, and is not asked for them again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from wager.draft.base import DraftRow, KeptTokens, Proposal
+from wager.engine.rows import StepRow, any_broken, draft_row, draft_row_behind, within_grammar
+from wager.engine.scheduler import Planned
+from wager.engine.sequence import Sequence
+from wager.errors import DrafterError, OutOfPages, one_line
+from wager.records import Verdict
+from wager.target import RunResult
+
+if TYPE_CHECKING:
+    from wager.engine.engine import Engine
+
+log = logging.getLogger("wager.engine")
+
+DRAFT_ROOM = 16
+"""Tokens behind the pending ones for which pages are kept while a drafter runs."""
+
+
+class Drafting:
+    """The drafters of an engine, as its steps use them."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def able(self, planned: Planned) -> tuple[str, ...]:
+        """Drafters that can propose for this row now."""
+        sequence = planned.sequence
+        if sequence.drafting_failed or not self._engine.drafters:
+            return ()
+        asked = draft_row(sequence, planned.num_tokens)
+        try:
+            return tuple(
+                [name for name, drafter in self._engine.drafters.items() if drafter.can_draft(asked)]
+            )
+        except Exception as error:
+            self.lose([sequence], error)
+            return ()
+
+    def propose(self, name: str, rows: list[StepRow]) -> list[Proposal | None]:
+        """Run a drafter; if it fails, its rows go on plainly and it is not asked for them again."""
+        try:
+            for row in rows:
+                self._make_room(row)
+            proposals = self._engine.drafters[name].draft(
+                [row.draft_row() for row in rows], self._engine.parts.noise
+            )
+        except Exception as error:
+            self.lose([row.sequence for row in rows], error)
+            return [None] * len(rows)
+        if any_broken(proposals):
+            broken = [row.sequence for row, p in zip(rows, proposals, strict=True) if p and p.is_broken]
+            self.lose(broken, DrafterError(f"{name}: its scores are not numbers"))
+        return [
+            None if row.sequence.drafting_failed else within_grammar(row.sequence, p)
+            for row, p in zip(rows, proposals, strict=True)
+        ]
+
+    def remember(self, row: StepRow, proposal: Proposal) -> None:
+        """Keep a draft until the tokens that come show what it was worth."""
+        row.proposal = proposal
+        if row.offer.drafter is not None:
+            self._engine.hindsight.add(row.sequence.request_id, row.offer.drafter, row.view.phase, proposal)
+
+    def keep(self, rows: Many[StepRow], result: RunResult, kept: Many[Many[int]]) -> None:
+        """Tell the drafters what now stands in the target's cache."""
+        if not self._engine.drafters or self._engine.ahead.has_begun:
+            return  # before a pass began behind this one, its features were kept
+        if len(rows) == 1 and rows[0].followed:
+            return
+        tokens, shares = [], self._engine.scheduler.memory.index is not None
+        for row, (features, lines) in zip(rows, self._engine.runner.kept_features(result, kept), strict=True):
+            sequence = row.sequence
+            tokens.append(
+                KeptTokens(
+                    sequence.request_id,
+                    sequence.num_cached,
+                    features,
+                    sequence.pages,
+                    lines,
+                    shares and row.is_judged and not sequence.stats.steps,
+                )
+            )
+        for drafter in self._engine.drafters.values():
+            try:
+                drafter.keep(tokens)
+            except Exception as error:
+                self.lose([row.sequence for row in rows], error)
+
+    def following(self, rows: list[StepRow], result: RunResult) -> Callable[[Tensor], None] | None:
+        """What begins the next draft behind this pass, or the next plain pass, on the device.
+
+        None where the host has a word in the verdict; drafts follow one row alone.
+        """
+        row, tokens = rows[0], result.token_ids
+        drafter = self._engine.drafters.get(row.offer.drafter or "")
+        if drafter is None:
+            return self._engine.ahead.following(rows, result)
+        if len(rows) > 1 or tokens is None or not row.is_settled:
+            return None
+        self._make_room(row, row.tree.num_nodes)
+
+        def follow(chosen: Tensor) -> None:
+            try:
+                row.followed = drafter.follow(row.verified(chosen, tokens))
+            except Exception as error:
+                self.lose([row.sequence], error)
+
+        return follow
+
+    def start(self, rows: list[StepRow], verdicts: Many[Verdict | None]) -> None:
+        """Begin the drafts that the next step will probably ask for: those of rows that drafted in this one.
+
+        A device drafts then while tokens are handed out; elsewhere nothing happens. Every drafter in use
+        begins for all of them: a row may change from one to another, and a draft that lacks it is made anew.
+        """
+        if not self._engine.runner.has_kernels:
+            return
+        names, asked = set[str](), list[DraftRow]()
+        for row, verdict in zip(rows, verdicts, strict=True):
+            name, sequence = row.offer.drafter, row.sequence
+            if name is None or verdict is None or row.close is not None:
+                continue
+            if row.followed:
+                self._engine.drafters[name].confirm(
+                    sequence.request_id, sequence.num_cached, verdict.target_token
+                )
+                continue
+            num_tokens = len(sequence.tokens) + len(verdict.accepted) + 1
+            if verdict.target_token in sequence.request.end_ids or num_tokens >= sequence.max_len:
+                continue
+            self._make_room(row)
+            names.add(name)
+            asked.append(draft_row_behind(sequence, verdict))
+        for name in names:
+            try:
+                self._engine.drafters[name].start(asked)
+            except Exception as error:
+                self.lose([row.sequence for row in rows if row.offer.drafter == name], error)
+
+    def _make_room(self, row: StepRow, more: int = 0) -> None:
+        """Pages behind the pending tokens for what a drafter lays there; it takes less if there are none."""
+        sequence = row.sequence
+        most = sequence.num_cached + row.num_tokens + DRAFT_ROOM + more
+        try:
+            self._engine.scheduler.grow(sequence, most)
+        except OutOfPages:
+            log.debug("no spare pages for the draft of %r", sequence.request_id)
+
+    def lose(self, sequences: Many[Sequence], error: Exception) -> None:
+        """Drafting failed for these: they go on plainly, and it is counted."""
+        self._engine.telemetry.drafter_failures += 1
+        log.warning("drafting failed, %d rows go on plainly: %s", len(sequences), one_line(error))
+        for sequence in sequences:
+            sequence.drafting_failed = True
