@@ -62,6 +62,6 @@ def _rehearsal(engine: Engine) -> Iterator[None]:
     """While a draft is under way and the host would only wait: go through what comes behind it."""
     forest = engine.controller.rehearse()
     yield
-    if forest is not None:
+    if forest is not None and not forest.row.any():  # a row by itself
         engine.runner.rehearse(forest)
     yield

@@ -19,7 +19,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from wager.policy.allocation import allocate, evened
-from wager.policy.auto_step import Arranged, Room, Step, StepMark
+from wager.policy.auto_step import Arranged, Room, Step, StepMark, Weighed
 from wager.policy.base import (
     PLAIN,
     UNLIMITED,
@@ -168,14 +168,7 @@ class Auto:
 
     def arrange(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
         step = self._step
-        places, prices = step.room or self._stake.room(step, rows)
-        forest = self._best_nodes(rows, drafts, places)
-        if len(rows) == 1:
-            worth = counted = forest.path_probs.cumsum()
-        else:
-            forest, amounts = evened(forest)
-            worth, counted = forest.path_probs.cumsum(), amounts.cumsum()
-        values = counted - prices[: len(counted)]
+        forest, worth, values = self._weigh(rows, drafts, step.room or self._stake.room(step, rows))
         num_nodes = _argmax_nodes(values)
         if num_nodes and values[num_nodes - 1] < _CHEAP * step.num_emitting and self._plain_is_stale(rows):
             num_nodes = 0
@@ -187,10 +180,18 @@ class Auto:
         return allocate(forest, num_nodes, floor)
 
     def rehearse(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
-        places, prices = self._step.room or Room(0, np.empty(0))
-        forest = self._best_nodes(rows, drafts, places)
-        worth = forest.path_probs.cumsum()
-        return allocate(forest, _argmax_nodes(worth - prices[: len(worth)]))
+        forest, _, values = self._weigh(rows, drafts, self._step.room or Room(0, np.empty(0)))
+        return allocate(forest, _argmax_nodes(values))
+
+    def _weigh(self, rows: Sequence[Row], drafts: Sequence[Draft | None], room: Room) -> Weighed:
+        """All nodes that there is room for, in the order in which they are taken."""
+        forest = self._best_nodes(rows, drafts, room.places)
+        if len(rows) == 1:
+            worth = counted = forest.path_probs.cumsum()
+        else:
+            forest, amounts = evened(forest)
+            worth, counted = forest.path_probs.cumsum(), amounts.cumsum()
+        return Weighed(forest, worth, counted - room.prices[: len(counted)])
 
     def _best_nodes(self, rows: Sequence[Row], drafts: Sequence[Draft | None], places: int) -> Forest:
         """As many nodes as there are places for, best first."""

@@ -31,6 +31,16 @@ class Arranged(NamedTuple):
     """and the number chosen."""
 
 
+class Weighed(NamedTuple):
+    """Nodes in the order in which they are taken."""
+
+    forest: Forest
+    worth: FloatArray
+    """What each number of them is worth in tokens, from one on,"""
+    values: FloatArray
+    """and what is left of that, counted as their rows are, behind their price."""
+
+
 class Room(NamedTuple):
     """Places for guesses, and the price of each number of them, from one on.
 

@@ -14,6 +14,7 @@ from wager.policy.base import Draft, Offer, Policy, Prediction, Row, StepOutcome
 from wager.policy.experience import Experience, longest_context
 from wager.policy.ledger import Account
 from wager.policy.names import make_policy
+from wager.policy.rest import MANY
 from wager.policy.settings import PolicySettings
 from wager.tree import Forest
 
@@ -72,7 +73,7 @@ class Controller:
         Nothing comes of it, but code and numbers are near when the draft is there: until the decision is made
         the device stands idle.
         """
-        if self._decided is None or len(self._decided[0]) != 1:
+        if self._decided is None or len(self._decided[0]) >= MANY:
             return None
         return self.policy.rehearse(*self._decided)
 
