@@ -1,6 +1,6 @@
 """Several of these benchmarks in one process: the grown pair is made once.
 
-    python -m bench.gpu.all [--only floor passes pair batch exactness] [--set pair.limit=2 batch.batches=64]
+    python -m bench.gpu.all [--only floor batch pair exactness passes] [--set pair.limit=2 batch.batches=64]
 
 Each writes its own result file and goes on writing it as it gets on, so that a run cut short leaves what it
 had. Kernels alone are bench.gpu.kernels'.
@@ -17,8 +17,9 @@ from wager.errors import ConfigError
 
 SCRIPTS: dict[str, Script] = {
     script.name: script
-    for script in (floor.SCRIPT, passes.SCRIPT, pair.SCRIPT, batch.SCRIPT, exactness.SCRIPT)
+    for script in (floor.SCRIPT, batch.SCRIPT, pair.SCRIPT, exactness.SCRIPT, passes.SCRIPT)
 }
+"""Passes come last: they are profiled, and behind a profiler launches are slower for good."""
 
 
 def read_settings(words: Sequence[str]) -> dict[str, dict[str, str]]:
