@@ -166,3 +166,11 @@ def test_a_rehearsal_goes_through_the_decision_and_changes_nothing(
     (plainly, trees), (rehearsed, more) = games
     assert rehearsed == plainly
     assert name != "auto" or more > 1.5 * trees > 0
+
+
+def test_nothing_is_rehearsed_of_a_request_that_has_ended() -> None:
+    controller = Controller("auto", known_costs(FLAT))
+    play(controller, World(CostCurve(FLAT), with_logprobs=False), 5)
+    assert controller.rehearse() is not None
+    controller.forget("r")
+    assert controller.rehearse() is None

@@ -20,6 +20,12 @@ def test_it_follows_what_steps_took_and_forgets_slowly() -> None:
     assert overrun.of(64) == pytest.approx(2.8), "earlier than expected counts as in time"
 
 
+def test_few_rows_have_none() -> None:
+    overrun = Overrun()
+    overrun.learn(4, 12.0, 8.0, 5.0)
+    assert overrun.of(4) == 0.0
+
+
 def test_a_machine_that_stood_still_says_little() -> None:
     overrun = Overrun()
     overrun.learn(64, 900.0, 8.0, 5.0)

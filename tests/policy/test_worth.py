@@ -68,6 +68,14 @@ def test_a_crowd_is_looked_at_when_its_answers_have_got_under_way() -> None:
     assert offers[-1].drafter, "by now the crowd is known, and whoever joins it drafts at once"
 
 
+def test_a_crowd_of_young_answers_rests_while_no_look_is_due() -> None:
+    policy = Auto(known_costs(FLAT, rows=MANY))
+    policy._known.line("draft", "").probe.interval = 900
+    assert policy.offer(CROWD) == [PLAIN] * MANY
+    policy.learn(step(*[share(row=row) for row in CROWD]))
+    assert policy.rests(Coming(MANY, MANY, ahead=500)), "not only until they have got under way"
+
+
 def test_few_rows_draft_from_their_first_step_on() -> None:
     policy = Auto(known_costs(FLAT))
     assert [offer.drafter for offer in policy.offer([Row("r")])] == ["draft"]

@@ -91,9 +91,8 @@ class Ahead:
             return None
 
         def follow(chosen: Tensor) -> None:
-            engine.drafting.keep(
-                rows, result, [_ONE] * len(rows)
-            )  # the next pass overwrites where features lie
+            # Now: the next pass overwrites where features lie.
+            engine.drafting.keep(rows, result, [_ONE] * len(rows))
             asked = [RunRow(_UNKNOWN, NO_TREE, one.num_cached + 1, one.pages) for one in sequences]
             self._begun = _Begun(sequences, engine.runner.run_behind(asked, chosen, places))
 

@@ -31,6 +31,7 @@ from wager.policy.base import (
     Row,
     RowOutcome,
     StepOutcome,
+    crowd_of,
     limits_of,
     stack_scores,
 )
@@ -341,7 +342,7 @@ class Auto:
             gain = self._as_whole(share, gain)
             own = self._known.gain(share.row, share.offer.drafter, len(outcome.rows))
             own.add(gain)
-            line.gain(max(len(outcome.rows) - 1, 0).bit_length()).add(gain)
+            line.gain(crowd_of(len(outcome.rows))).add(gain)
             if i in step.probing:
                 looked.setdefault((share.offer, share.row.phase), []).append(gain)
         for (offer, phase), gains in looked.items():
@@ -357,8 +358,8 @@ class Auto:
         same = [share.row.context_len for share in outcome.rows if share.offer == offer]
         draft_ms = self.experience.costs.draft_ms(offer.drafter, len(same), max(same))
         price_ms, of_many = draft_ms, len(outcome.rows) >= MANY
-        more_ms = self._overrun.of(len(outcome.rows)) if of_many else 0.0
-        won = sum(gains) * len(same) > step.rate * (draft_ms + more_ms) * len(gains)
+        whole_ms = draft_ms + self._overrun.of(len(outcome.rows))
+        won = sum(gains) * len(same) > step.rate * whole_ms * len(gains)
         if of_many and not step.num_worthy:  # all that the step lost was lost by looking
             accepted = sum([share.accepted for share in outcome.rows])
             worth_ms = step.base_ms + step.plain_ms * accepted / step.num_emitting

@@ -111,6 +111,11 @@ class Prediction(NamedTuple):
     time_ms: float
 
 
+def crowd_of(num_rows: int) -> int:
+    """How crowded a step is, in octaves of rows: 0 for 1, 1 for 2, 2 for 3 and 4, 3 for 5 to 8, ..."""
+    return max(num_rows - 1, 0).bit_length()
+
+
 class Coming(NamedTuple):
     """A step that comes, as far as it is known before anybody has looked at its rows."""
 

@@ -87,6 +87,7 @@ class Controller:
 
     def forget(self, request_id: Hashable) -> Account:
         """The request has ended: returns its account."""
+        self._decided = None  # nothing is to be learned of it any more
         self.policy.forget(request_id)
         return self.experience.ledger.close(request_id)
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wager.errors import ConfigError
-from wager.policy.base import FloatArray, IntArray, Offer
+from wager.policy.base import FloatArray, IntArray, Offer, crowd_of
 from wager.policy.cost_table import MAX_TOKENS, NEARLY_FLAT, SHIFT_STRIKES, CostCurve, CostTable, RobustTime
 
 __all__ = [
@@ -99,7 +99,7 @@ class CostModel:
                 self.measured = True
         for drafter, rows, depth, time_ms in drafts:
             if 0.0 < time_ms < math.inf:
-                key = (drafter, depth, _octave(rows))
+                key = (drafter, depth, crowd_of(rows))
                 self._drafts.setdefault(key, RobustTime(time_ms, is_laid=True))
 
     def observe_pass(self, num_tokens: int, rows: int, context_len: int, time_ms: float) -> float:
@@ -137,7 +137,7 @@ class CostModel:
     def observe_draft(self, drafter: str, rows: int, time_ms: float, depth: int = 0) -> None:
         """A draft pass for `rows` rows, of which `depth` guesses were asked (0: all), took `time_ms`."""
         if time_ms > 0 and math.isfinite(time_ms) and not self._cold:
-            key = (drafter, depth, _octave(rows))
+            key = (drafter, depth, crowd_of(rows))
             if key in self._drafts:
                 self._drafts[key].observe(time_ms)
             else:
@@ -148,7 +148,7 @@ class CostModel:
         table = self._shape(rows, context_len).table()
         if not self._is_padded:
             return table
-        key = (_octave(rows), _context_range(context_len))
+        key = (crowd_of(rows), _context_range(context_len))
         known = self._curves.get(key)
         if known is None or known[0] is not table:
             known = self._curves[key] = (table, np.asarray(table[self._padded]))
@@ -167,7 +167,7 @@ class CostModel:
 
     def draft_ms(self, drafter: str, rows: int, context_len: int, depth: int = 0) -> float:
         """Time of one draft pass; a share of a plain pass, or of a deeper draft, until one was measured."""
-        octave = _octave(rows)
+        octave = crowd_of(rows)
         own = self._drafts.get((drafter, depth, octave))
         known = self._near_draft_ms(drafter, depth, octave) if own is None else own.value_ms
         if known is not None:
@@ -204,7 +204,7 @@ class CostModel:
         return max(1, num_tokens)
 
     def _shape(self, rows: int, context_len: int) -> CostTable:
-        key = (_octave(rows), _context_range(context_len))
+        key = (crowd_of(rows), _context_range(context_len))
         table = self._tables.get(key)
         if table is None:
             table = self._tables[key] = self._begun_as_nearest(key)
@@ -216,11 +216,6 @@ class CostModel:
             return CostTable(self._prior)
         nearest = self._tables[min(known, key=lambda k: (abs(k[0] - key[0]), abs(k[1] - key[1])))]
         return CostTable(nearest.table(), largest=nearest.largest)
-
-
-def _octave(count: int) -> int:
-    """0 for 1, 1 for 2, 2 for 3 and 4, 3 for 5 to 8, ..."""
-    return max(count - 1, 0).bit_length()
 
 
 def _by_octave(key: tuple[str, int, int]) -> int:

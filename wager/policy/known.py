@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from wager.policy.base import Row
+from wager.policy.base import Row, crowd_of
 from wager.policy.calibration import Calibrator
 from wager.policy.gain import Probe, SteadyMean
 from wager.policy.reach import Reach
@@ -103,7 +103,7 @@ class Known:
 
         It starts from what they were worth to all, better or worse by as much as it fared in other crowds.
         """
-        crowd, line = max(num_rows - 1, 0).bit_length(), self.line(drafter, row.phase)
+        crowd, line = crowd_of(num_rows), self.line(drafter, row.phase)
         gains = self._of(row.request_id).gains.setdefault((drafter, row.phase), {})
         gain = gains.get(crowd)
         if gain is None:
@@ -148,7 +148,7 @@ class Known:
 
     def knows_crowd(self, drafter: str, phase: str, num_rows: int) -> bool:
         """Whether drafts in steps of so many rows have been seen often."""
-        return self.line(drafter, phase).gain(max(num_rows - 1, 0).bit_length()).count >= _WELL_KNOWN
+        return self.line(drafter, phase).gain(crowd_of(num_rows)).count >= _WELL_KNOWN
 
     def skip(self, steps: int) -> None:
         """Nobody drafted for so many steps, and nobody asked."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wager.policy.auto_step import Room, Step
-from wager.policy.base import Row
+from wager.policy.base import Row, crowd_of
 from wager.policy.cost import MAX_TOKENS
 from wager.policy.experience import Experience, longest_context
 
@@ -79,7 +79,7 @@ class Stake:
 
     def took(self, num_rows: int, num_nodes: int) -> None:
         """So many guesses were best in a step of so many rows."""
-        crowd = _crowd(num_rows)
+        crowd = crowd_of(num_rows)
         self._lately[crowd] = max(num_nodes, _FADES * self._lately.get(crowd, 0.0))
 
     def _total_ms(self, step: Step) -> float:
@@ -113,7 +113,7 @@ class Stake:
         most = min(config.max_nodes * len(rows), config.max_batch_nodes, MAX_TOKENS - base)
         if len(rows) == 1:
             most = min(most, rows[0].max_nodes)
-        lately = self._lately.get(_crowd(len(rows)), most)
+        lately = self._lately.get(crowd_of(len(rows)), most)
         most = min(most, int(max(_MORE * lately, _LEAST * len(rows))))
         seen = max(self._experience.costs.largest_seen(len(rows), longest_context(rows)), base)
         most = max(0, min(most, _SIZE_STEP * seen - base))
@@ -131,7 +131,3 @@ class Stake:
             bearable = min(bearable, ledger.allowance_ms(own, self._start_steps(step) * plain_ms))
         staked = min(bearable, plain_ms + _STAKE * (bearable - plain_ms))
         return staked + _STAKE_STEPS * plain_ms
-
-
-def _crowd(num_rows: int) -> int:
-    return max(num_rows - 1, 0).bit_length()

@@ -52,7 +52,8 @@ class Worth:
         known, num_rows = self._known, len(rows)
         young = self._young(drafter, rows, places)
         if len(young) == len(places):
-            step.postponed = max(step.postponed, min(young.values()))
+            if self._is_due(step, drafter, rows, places):
+                step.postponed = max(step.postponed, min(young.values()))
             return 0, []
         gains = {i: known.gain(rows[i], drafter, num_rows) for i in places if i not in young}
         ordered = sorted(gains, key=lambda i: -gains[i].value) if len(gains) > 1 else list(gains)
@@ -64,24 +65,23 @@ class Worth:
         num_worthy = best.num_rows if best.net > 0.0 else 0
         step.num_worthy += num_worthy
         chosen, others = ordered[:num_worthy], ordered[num_worthy:]
-        due = False
-        probes = {rows[i].phase: known.line(drafter, rows[i].phase).probe for i in others}
-        for probe in probes.values():
-            due = probe.due() or due  # each one counts this step
-        step.probes += probes.values()
-        if due:
+        if self._is_due(step, drafter, rows, others):
             looks = sorted(others, key=lambda i: gains[i].count)[:_LOOKED_AT]
             step.probing.update(looks)
             chosen += looks
         return best.depth, chosen
 
+    def _is_due(self, step: Step, drafter: str, rows: Sequence[Row], places: Sequence[int]) -> bool:
+        """Whether it is time to look at some of these rows, for whom it does not draft."""
+        probes = {rows[i].phase: self._known.line(drafter, rows[i].phase).probe for i in places}
+        step.probes += probes.values()
+        return any([probe.due() for probe in probes.values()])  # noqa: C419 (each one counts this step)
+
     def _price(
         self, rate: float, drafter: str, num_rows: int, context_len: int
     ) -> Callable[[int, int], float]:
         """By depth and rows drafted for, what a draft's time is worth in tokens, counted as gains are."""
-        costs, more_ms = self._experience.costs, 0.0
-        if num_rows >= MANY:
-            more_ms = self._overrun.of(num_rows)
+        costs, more_ms = self._experience.costs, self._overrun.of(num_rows)
 
         def price(depth: int, num: int) -> float:
             time_ms = costs.draft_ms(drafter, num, context_len, depth) + more_ms

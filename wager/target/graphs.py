@@ -191,7 +191,8 @@ class GraphRunner(TargetRunner):
         return len(self._captured)
 
     def rehearse(self, forest: Forest) -> None:
-        if forest.num_nodes < self.buckets[-1]:
+        is_sent = self._sent is None or self._sent.query()  # else the tables are still read
+        if is_sent and forest.num_nodes < self.buckets[-1]:
             rehearse(forest, self._tables.host, self._page_size)
 
     def when_idle(self) -> None:

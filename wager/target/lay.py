@@ -51,7 +51,7 @@ def lay_pass(rows: Sequence[RunRow], tables: PassTables, page_size: int) -> Laid
 def rehearse(forest: Forest, host: HostTables, page_size: int) -> None:
     """Lay the tree of one row, as if a pass were to come: what does come is laid over it.
 
-    Precondition: the pass before has been sent.
+    Precondition: the tables of the pass before have been sent.
     """
     depths, ranks = (int(most.max(initial=0)) + 1 for most in (forest.depth, forest.rank))
     (tree,) = row_trees(forest, forest.num_nodes, np.zeros((1, depths, ranks), np.int64))
