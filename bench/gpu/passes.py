@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ import torch
 
 from bench.gpu.floor import Streamed, drafter_bytes, target_bytes
 from bench.gpu.grown import REFERENCE_TB_PER_S, World
+from bench.gpu.profiled import profiled
 from bench.gpu.script import Script, main
 from wager.bench.plan import BASELINE
 from wager.bench.records import Answer
@@ -33,8 +34,6 @@ from wager.target import RunRow, TargetRunner
 from wager.tree import Tree
 
 Row = dict[str, Any]
-ATTENTION_WORDS = ("attend", "attention", "merge", "flash", "fmha")
-"""What the names of attention kernels hold, ours and torch's."""
 _ROOT_TOKEN = 20
 
 
@@ -157,56 +156,6 @@ def target_row(world: World, clock: Clock, floor: Streamed, tokens: int, context
         f"{ms / stated:.3f} of the reference's), host {row['host_ms']:.3f}"
     )
     return row
-
-
-class Profile(NamedTuple):
-    """Device time of one call: by kernel, and its covered part of the time line."""
-
-    kernels_ms: dict[str, float]
-    busy_ms: float
-
-    @property
-    def attention_ms(self) -> float:
-        return sum(ms for name, ms in self.kernels_ms.items() if is_attention(name))
-
-    def largest(self, count: int = 12) -> dict[str, float]:
-        return dict(sorted(self.kernels_ms.items(), key=lambda one: -one[1])[:count])
-
-
-def is_attention(kernel: str) -> bool:
-    return any(word in kernel.lower() for word in ATTENTION_WORDS)
-
-
-def covered(spans: Iterable[tuple[float, float]]) -> float:
-    """Length of what at least one of the spans covers."""
-    total, reached = 0.0, float("-inf")
-    for start, stop in sorted(spans):
-        total += max(0.0, stop - max(start, reached))
-        reached = max(reached, stop)
-    return total
-
-
-def profiled(call: Callable[[], object], times: int = 1) -> Profile:
-    """What the device does for a call; empty without one."""
-    from torch.profiler import ProfilerActivity, profile
-
-    activities = [ProfilerActivity.CPU]
-    if torch.cuda.is_available():
-        activities = [ProfilerActivity.CUDA]
-    with profile(activities=activities) as watched:
-        for _ in range(times):
-            call()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-    kernels: dict[str, float] = {}
-    spans = []
-    for event in watched.events() or ():
-        if event.device_type.name != "CUDA":
-            continue
-        start, stop = event.time_range.start, event.time_range.end
-        kernels[event.name] = kernels.get(event.name, 0.0) + (stop - start) * 1e-3 / times
-        spans.append((start, stop))
-    return Profile(kernels, covered(spans) * 1e-3 / times)
 
 
 def attention_row(world: World, clock: Clock, floor: Streamed, tokens: int, context: int) -> Row:

@@ -10,7 +10,8 @@ from bench.gpu.batch import MIXES, Done, batch_of, cell, distinct, lowest
 from bench.gpu.exactness import compared_tokens, summed_up
 from bench.gpu.floor import Streamed, drafter_bytes, target_bytes
 from bench.gpu.grown import TINY_SHAPE, World, plan_pair
-from bench.gpu.passes import bushy, covered, is_attention, pass_rows, step_figures
+from bench.gpu.passes import bushy, pass_rows, step_figures
+from bench.gpu.profiled import covered, is_attention
 from bench.gpu.script import read_value, run_one
 from bench.partings import Comparison, Parting
 from wager.errors import ConfigError

@@ -120,11 +120,11 @@ def test_where_looks_are_dear_the_wait_grows_at_once() -> None:
 
 def test_in_a_crowd_one_look_is_enough_and_its_whole_price_is_waited_for() -> None:
     probe, seen = Probe(longest=48, looks=3), []
-    for _ in range(3):
+    for num_rows in (8, 8, 64, 64):
         seen.append(waits(probe))
-        probe.result(won=False, price=2.0, of_many=True)
-    assert seen == [1, 2000, 2000], "a look of two plain steps every 2000: a tenth of a percent"
-    probe.result(won=True, price=2.0, of_many=True)
+        probe.result(won=False, price=2.0, num_rows=num_rows)
+    assert seen == [1, 400, 400, 3200], "of eight rows half a percent of the time, of 64 an eighth of that"
+    probe.result(won=True, price=2.0, num_rows=64)
     assert probe.due()
 
 

@@ -6,8 +6,8 @@ import pytest
 from tests.policy.situations import FLAT, known_costs, share, step, under_way
 from wager.policy import Draft, Row
 from wager.policy.auto import Auto
+from wager.policy.base import MANY
 from wager.policy.overrun import Overrun
-from wager.policy.rest import MANY
 
 
 def test_it_follows_what_steps_took_and_forgets_slowly() -> None:

@@ -6,8 +6,9 @@ import pytest
 from tests.policy.situations import STEEP, World, known_costs, play
 from wager.policy import PLAIN, Coming, Controller, CostCurve, Row
 from wager.policy.auto import Auto
+from wager.policy.base import MANY
 from wager.policy.gain import Probe
-from wager.policy.rest import MANY, Rest
+from wager.policy.rest import Rest
 
 ROWS = [Row("r", drafters=("draft",))]
 

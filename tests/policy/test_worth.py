@@ -6,7 +6,7 @@ import pytest
 from tests.policy.situations import FLAT, known_costs, share, step, under_way
 from wager.policy import PLAIN, Coming, Draft, Row
 from wager.policy.auto import Auto
-from wager.policy.rest import MANY
+from wager.policy.base import MANY
 
 CROWD = [Row(i) for i in range(MANY)]
 

@@ -21,6 +21,7 @@ import numpy as np
 from wager.policy.allocation import allocate, evened
 from wager.policy.auto_step import Arranged, Room, Step, StepMark, Weighed
 from wager.policy.base import (
+    MANY,
     PLAIN,
     UNLIMITED,
     Coming,
@@ -40,7 +41,7 @@ from wager.policy.experience import Experience, longest_context
 from wager.policy.known import Known
 from wager.policy.overrun import Overrun
 from wager.policy.reach import options
-from wager.policy.rest import MANY, Rest
+from wager.policy.rest import Rest
 from wager.policy.stake import AutoConfig, Stake
 from wager.policy.survival import as_chain
 from wager.policy.worth import Worth
@@ -357,17 +358,17 @@ class Auto:
         assert offer.drafter is not None
         same = [share.row.context_len for share in outcome.rows if share.offer == offer]
         draft_ms = self.experience.costs.draft_ms(offer.drafter, len(same), max(same))
-        price_ms, of_many = draft_ms, len(outcome.rows) >= MANY
-        whole_ms = draft_ms + self._overrun.of(len(outcome.rows))
+        price_ms, num_rows = draft_ms, len(outcome.rows)
+        whole_ms = draft_ms + self._overrun.of(num_rows)
         won = sum(gains) * len(same) > step.rate * whole_ms * len(gains)
-        if of_many and not step.num_worthy:  # all that the step lost was lost by looking
+        if num_rows >= MANY and not step.num_worthy:  # all that the step lost was lost by looking
             accepted = sum([share.accepted for share in outcome.rows])
             worth_ms = step.base_ms + step.plain_ms * accepted / step.num_emitting
             price_ms = max(draft_ms, outcome.draft_ms + outcome.verify_ms - worth_ms)
         price = (price_ms + self._waking_ms) / step.base_ms
         if won:
             self._rest.cut()
-        self._known.line(offer.drafter, phase).probe.result(won=won, price=price, of_many=of_many)
+        self._known.line(offer.drafter, phase).probe.result(won=won, price=price, num_rows=num_rows)
 
     def _as_whole(self, share: RowOutcome, gain: float) -> float:
         """What a whole draft would have been worth where a shorter one was worth `gain`."""

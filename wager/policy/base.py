@@ -111,6 +111,10 @@ class Prediction(NamedTuple):
     time_ms: float
 
 
+MANY = 8
+"""Rows from which on a step is a crowd's: there is less to be gained, and asking everybody takes time."""
+
+
 def crowd_of(num_rows: int) -> int:
     """How crowded a step is, in octaves of rows: 0 for 1, 1 for 2, 2 for 3 and 4, 3 for 5 to 8, ..."""
     return max(num_rows - 1, 0).bit_length()

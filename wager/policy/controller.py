@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 
 from wager.policy.asked import any_asked, as_plain, joined, others_only, own_forest, own_offers, without_own
-from wager.policy.base import Draft, Offer, Policy, Prediction, Row, StepOutcome
+from wager.policy.base import MANY, Draft, Offer, Policy, Prediction, Row, StepOutcome
 from wager.policy.experience import Experience, longest_context
 from wager.policy.ledger import Account
 from wager.policy.names import make_policy
-from wager.policy.rest import MANY
 from wager.policy.settings import PolicySettings
 from wager.tree import Forest
 

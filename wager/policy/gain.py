@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from wager.policy.base import MANY
 from wager.policy.shift import ShiftTest
 
 _RECENT = 0.2  # share of the newest sample in the quick mean that a restart begins from
@@ -49,8 +50,8 @@ class Probe:
     """When to try again while betting zero: intervals double while it loses and start over when it wins.
 
     `longest` bounds the interval from above, unless a look is so dear that it must be rarer still: looking
-    costs at most `_LOOKING` of plain decoding's time in the long run, and of a crowd's `_LOOKING_OF_MANY`
-    from the first loss on, since there is less to be found. `looks` are taken in a row, or fewer where one
+    costs at most `_LOOKING` of plain decoding's time in the long run; of a crowd from the first loss on, and
+    the less the larger it is, since there is less to be found. `looks` are taken in a row, or fewer where one
     wins; in a crowd a look is at several rows, and one is enough.
     """
 
@@ -75,17 +76,17 @@ class Probe:
         """So many steps went by without anybody asking."""
         self._waited += steps
 
-    def result(self, *, won: bool, price: float = 0.0, of_many: bool = False) -> None:
-        """A look has been taken, at the price of so many plain steps."""
+    def result(self, *, won: bool, price: float = 0.0, num_rows: int = 1) -> None:
+        """A look has been taken in a step of so many rows, at the price of so many plain steps."""
         self._taken += 1
-        if not won and self._taken < self.looks and not of_many:
+        many = num_rows >= MANY
+        if not won and self._taken < self.looks and not many:
             return  # the next one is due at once
-        dear = math.ceil(price / _LOOKING_OF_MANY) if of_many else math.ceil(self._taken * price / _LOOKING)
+        dear = math.ceil(self._taken * price / _LOOKING * max(1.0, num_rows / MANY))
         self._waited = self._taken = 0
-        longest, least = max(self.longest, dear), dear if of_many else dear // _DEAR
+        longest, least = max(self.longest, dear), dear if many else dear // _DEAR
         self.interval = 1 if won else min(max(self.interval * 2, least), longest)
 
 
 _LOOKING = 0.005
-_LOOKING_OF_MANY = 0.001
 _DEAR = 8  # at the first loss already the interval is this part of what it may become, where looks are dear

@@ -8,8 +8,7 @@ adds it to what a draft costs. Few rows have none. Knows neither costs nor gains
 
 from __future__ import annotations
 
-from wager.policy.base import crowd_of
-from wager.policy.rest import MANY
+from wager.policy.base import MANY, crowd_of
 
 _NEWEST = 0.3  # share of the newest step
 _MOST = 3.0  # plain steps that one step may be said to be late by: a machine that stood still says nothing

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from wager.policy.base import Row
+from wager.policy.base import MANY, Row
 from wager.policy.gain import Probe
 
-_LONGEST = 16  # steps;
-MANY = 8  # from so many rows on at least
+_LONGEST = 16  # steps; a crowd rests longer,
 _LEAST_OF_MANY = 512  # since a wake-up costs host time that runs ahead of the device otherwise
 _UNABLE = 32  # steps for which drafters are not asked then that could propose nothing to anyone
 

@@ -11,12 +11,11 @@ import math
 from collections.abc import Callable, Sequence
 
 from wager.policy.auto_step import Step
-from wager.policy.base import Row
+from wager.policy.base import MANY, Row
 from wager.policy.experience import Experience, longest_context
 from wager.policy.known import Known
 from wager.policy.overrun import Overrun
 from wager.policy.reach import best_draft
-from wager.policy.rest import MANY
 
 _LOOKED_AT = 4  # rows for which a draft is made only to see whether it is worth it again
 
