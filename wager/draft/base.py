@@ -98,6 +98,16 @@ class Proposal(NamedTuple):
         return bool(np.isnan(np.minimum.reduce(self.logprobs, axis=None)))
 
 
+class Unseen(NamedTuple):
+    """A draft under way on a device: where its candidates will be."""
+
+    top: Tensor
+    """[lines, 2, ranks] float32: log-probabilities, descending, and tokens."""
+    lines: Sequence[int]
+    """Of each row the line of its first depth; the others follow."""
+    depths: Sequence[int]
+
+
 class KeptTokens(NamedTuple):
     """Tokens of one row that now stand in the target's cache, with the features the pass gave them."""
 
@@ -135,6 +145,10 @@ class Drafter(Protocol):
 
         Only a start: `draft` may be asked something else, or nothing.
         """
+        ...
+
+    def unseen(self, rows: Sequence[DraftRow]) -> Unseen | None:
+        """The draft that `draft` would give these rows, begun and not waited for; None where it cannot be."""
         ...
 
     def follow(self, verified: Verified) -> bool:

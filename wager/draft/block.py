@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from wager.draft.base import DraftRow, KeptTokens, PoolShape, Proposal, TargetFace, Verified
+from wager.draft.base import DraftRow, KeptTokens, PoolShape, Proposal, TargetFace, Unseen, Verified
 from wager.draft.context import FeatureContext
 from wager.draft.scores import HostTop, Span, best, noised, to_host
 from wager.errors import ConfigError
@@ -156,6 +156,16 @@ class BlockDrafter:
             jobs = self._jobs(rows)
             if jobs and self.device.fits(_asked(jobs)):
                 self._launch(jobs, self.device)
+
+    @torch.inference_mode()
+    def unseen(self, rows: Sequence[DraftRow]) -> Unseen | None:
+        """On a device with kernels, where the draft has a block for every row."""
+        jobs = self._jobs(rows) if self.device is not None else []
+        if self.device is None or len(jobs) < len(rows) or not self.device.fits(_asked(jobs)):
+            return None
+        blocks, length = self._launch(jobs, self.device), self.spec.block_size
+        lines = [block * length + job.row.num_pending for job, block in zip(jobs, blocks, strict=True)]
+        return Unseen(self.device.top, lines, [job.depth for job in jobs])
 
     @torch.inference_mode()
     def follow(self, verified: Verified) -> bool:

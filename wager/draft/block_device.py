@@ -98,7 +98,8 @@ class BlockDevice:
         self.meanwhile: Callable[[], Iterator[None]] | None = None
         """What to do while the host would only wait for a draft, part by part: set by the engine."""
         self._features = torch.zeros(INGEST_BUCKETS[-1], spec.feature_size, dtype=net.dtype, device=device)
-        self._top = torch.zeros(size, 2, ranks, dtype=torch.float32, device=device)
+        self.top = torch.zeros(size, 2, ranks, dtype=torch.float32, device=device)
+        """Log-probabilities and tokens of the candidates behind every token of the latest draft."""
         self._host_top = torch.zeros(size, 2, ranks, dtype=torch.float32, pin_memory=self._is_cuda)
         self._host_view = self._host_top.numpy()
         self._count = 0
@@ -176,7 +177,7 @@ class BlockDevice:
     def _run_draft(self, rows: int, num_jobs: int) -> None:
         self._captured.run(("draft", rows), self._draft_pass(rows))
         self._count = count = num_jobs * self.net.spec.block_size
-        self._host_top[:count].copy_(self._top[:count], non_blocking=True)
+        self._host_top[:count].copy_(self.top[:count], non_blocking=True)
         if self._done is not None:
             self._done.record()
 
@@ -242,8 +243,8 @@ class BlockDevice:
             logits = self.target.logits(self._stack.run(x, views, self.pool))
             heat = Heat(self._heat.floats(1, num), self._heat.device[0, :num], positions)
             top = top_logprobs(logits, self.ranks, heat)
-            self._top[:num, 0].copy_(top.logprobs)
-            self._top[:num, 1].copy_(top.token_ids)
+            self.top[:num, 0].copy_(top.logprobs)
+            self.top[:num, 1].copy_(top.token_ids)
 
         return call
 

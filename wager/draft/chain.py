@@ -102,6 +102,9 @@ class ChainDrafter:
     def start(self, rows: Sequence[DraftRow]) -> None:
         """Nothing is started: its passes wait for one another's tokens."""
 
+    def unseen(self, rows: Sequence[DraftRow]) -> None:
+        """There is nothing that the host has not seen."""
+
     def follow(self, verified: Verified) -> bool:
         return False
 

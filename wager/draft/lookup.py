@@ -58,6 +58,9 @@ class LookupDrafter:
     def start(self, rows: Sequence[DraftRow]) -> None:
         """Nothing to start: looking up takes no time worth hiding."""
 
+    def unseen(self, rows: Sequence[DraftRow]) -> None:
+        """There is nothing that the host has not seen."""
+
     def follow(self, verified: Verified) -> bool:
         return False
 

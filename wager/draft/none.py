@@ -28,6 +28,9 @@ class NoDrafter:
     def start(self, rows: Sequence[DraftRow]) -> None:
         """Nothing to start."""
 
+    def unseen(self, rows: Sequence[DraftRow]) -> None:
+        """There is nothing that the host has not seen."""
+
     def follow(self, verified: Verified) -> bool:
         return False
 

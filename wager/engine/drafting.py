@@ -54,7 +54,7 @@ class Drafting:
         """Run a drafter; if it fails, its rows go on plainly and it is not asked for them again."""
         try:
             for row in rows:
-                self._make_room(row)
+                self.make_room(row)
             proposals = self._engine.drafters[name].draft(
                 [row.draft_row() for row in rows], self._engine.parts.noise
             )
@@ -111,7 +111,7 @@ class Drafting:
             return self._engine.ahead.following(rows, result)
         if len(rows) > 1 or tokens is None or not row.is_settled:
             return None
-        self._make_room(row, row.tree.num_nodes)
+        self.make_room(row, row.tree.num_nodes)
 
         def follow(chosen: Tensor) -> None:
             try:
@@ -142,7 +142,7 @@ class Drafting:
             num_tokens = len(sequence.tokens) + len(verdict.accepted) + 1
             if verdict.target_token in sequence.request.end_ids or num_tokens >= sequence.max_len:
                 continue
-            self._make_room(row)
+            self.make_room(row)
             names.add(name)
             asked.append(draft_row_behind(sequence, verdict))
         for name in names:
@@ -151,7 +151,7 @@ class Drafting:
             except Exception as error:
                 self.lose([row.sequence for row in rows if row.offer.drafter == name], error)
 
-    def _make_room(self, row: StepRow, more: int = 0) -> None:
+    def make_room(self, row: StepRow, more: int = 0) -> None:
         """Pages behind the pending tokens for what a drafter lays there; it takes less if there are none."""
         sequence = row.sequence
         most = sequence.num_cached + row.num_tokens + DRAFT_ROOM + more

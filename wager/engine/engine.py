@@ -28,6 +28,7 @@ from wager.engine.scheduler import Hooks, Planned, Scheduler
 from wager.engine.sequence import Finish, Request, Sequence
 from wager.engine.step import run_step
 from wager.engine.telemetry import Telemetry
+from wager.engine.unseen import SightUnseen
 from wager.errors import OutOfPages, RequestError, one_line
 from wager.nn.noise import NoiseSource
 from wager.policy import Coming, Controller, CostModel, Evidence, Row, StepOutcome, needs_target_p1
@@ -94,6 +95,7 @@ class Engine:
         self.runner.feature_layers = _features(parts.drafters)
         self.scheduler.hooks = self._hooks()
         self.ahead = Ahead(self)
+        self.unseen = SightUnseen(self)
         self.drafting = Drafting(self)
         self._events: list[Event] = []
         self._ended: list[tuple[Sequence, Event]] = []
@@ -327,6 +329,7 @@ class Engine:
 
     def _fail_running(self, error: Exception) -> None:
         self.ahead.drop()
+        self.unseen.drop()
         self.unlearned = None
         for sequence in list(self.scheduler.running):
             self.end(sequence, Finish.ERROR, f"the step failed: {one_line(error)}")

@@ -76,6 +76,7 @@ def draft(engine: Engine, rows: list[StepRow], offers: list[Offer]) -> list[Prop
         rows[i].offer = offer
         if offer.drafter is not None:
             by_drafter.setdefault(offer.drafter, []).append(i)
+    engine.unseen.begin(rows)
     for name, places in by_drafter.items():
         for i, proposal in zip(places, engine.drafting.propose(name, [rows[i] for i in places]), strict=True):
             proposals[i] = proposal
@@ -85,24 +86,35 @@ def draft(engine: Engine, rows: list[StepRow], offers: list[Offer]) -> list[Prop
 
 
 def arrange(engine: Engine, rows: list[StepRow], proposals: list[Proposal | None]) -> None:
-    """The second decision: one forest over all rows, cut into a tree per row, with pages under every node."""
-    if all(proposal is None for proposal in proposals):
+    """The second decision: one forest over all rows, cut into a tree per row, with pages under every node.
+
+    A bet sight unseen has been made: its trees are in the pass already, and the policy is told.
+    """
+    begun = engine.unseen.has_begun
+    if not begun and all(proposal is None for proposal in proposals):
         return
     drafts = [
         None if p is None else Draft(row.offer.drafter or "", len(p.token_ids), p.logprobs, p.spine_only)
         for row, p in zip(rows, proposals, strict=True)
     ]
-    forest = engine.controller.arrange([row.view for row in rows], drafts)
-    trees = row_trees(forest, forest.num_nodes, stacked_tokens(proposals))
+    views = [row.view for row in rows]
+    if begun:
+        trees = engine.unseen.trees()
+        engine.controller.saw(views, drafts, [tree.num_nodes for tree in trees])
+    else:
+        forest = engine.controller.arrange(views, drafts)
+        trees = row_trees(forest, forest.num_nodes, stacked_tokens(proposals))
     for row, proposal, tree in zip(rows, proposals, trees, strict=True):
         if proposal is not None:
             engine.drafting.remember(row, proposal)
-            row.tree = engine.fit_tree(row, tree)
+        if begun or proposal is not None:
+            row.tree = tree if begun else engine.fit_tree(row, tree)
 
 
 def verify(engine: Engine, rows: list[StepRow]) -> tuple[RunResult, Choices]:
     """One target pass over pending tokens and nodes, and the target's own choice at every judged place."""
-    result = engine.ahead.take(rows) or engine.runner.run([row.run_row() for row in rows])
+    begun = engine.ahead.take(rows) or engine.unseen.take()
+    result = begun or engine.runner.run([row.run_row() for row in rows])
     engine.catch_up()
     judged = [row.choice_row() for row in rows if row.is_judged]
     if result.logits is None:

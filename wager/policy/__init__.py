@@ -8,6 +8,7 @@ what settings.py holds; controller.py is what engines talk to. May import level 
 
 from wager.policy.base import (
     PLAIN,
+    Blind,
     Coming,
     Draft,
     Evidence,
@@ -29,6 +30,7 @@ from wager.policy.stats import ExponentialMovingAverage, SpeculationStats
 __all__ = [
     "PLAIN",
     "Account",
+    "Blind",
     "Coming",
     "Controller",
     "CostCurve",

@@ -8,6 +8,8 @@ draft still gets its turn. It knows no costs: how many places there are is the p
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from wager.policy.base import FloatArray, IntArray
@@ -47,6 +49,12 @@ def allocate(forest: Forest, num_nodes: int, floor: int = 0) -> Forest:
     # Reserved nodes first, then by the forest's own order; a reserved node's parent is reserved too.
     chosen = np.argsort(standing >= floor, kind="stable")[:num_nodes]
     return take(forest, np.sort(chosen))
+
+
+def firsts(forest: Forest, nodes: Sequence[int]) -> Forest:
+    """The same with the best so many nodes of each row in front."""
+    behind = _place_in_row(forest) >= np.asarray(nodes)[forest.row]
+    return take(forest, np.argsort(behind, kind="stable"))
 
 
 def take(forest: Forest, chosen: IntArray) -> Forest:

@@ -18,12 +18,13 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from wager.policy.allocation import allocate, evened
+from wager.policy.allocation import allocate, evened, firsts
 from wager.policy.auto_step import Arranged, Room, Step, StepMark, Weighed
 from wager.policy.base import (
     MANY,
     PLAIN,
     UNLIMITED,
+    Blind,
     Coming,
     Draft,
     FloatArray,
@@ -36,6 +37,7 @@ from wager.policy.base import (
     limits_of,
     stack_scores,
 )
+from wager.policy.blind import MOST, Foresight, best_shares
 from wager.policy.cost import MAX_TOKENS
 from wager.policy.experience import Experience, longest_context
 from wager.policy.known import Known
@@ -82,6 +84,8 @@ class Auto:
         self._stake = Stake(experience, self.config)
         self._overrun = Overrun()
         self._worth = Worth(experience, self._known, self._overrun)
+        self._foresight: Foresight | None = None
+        """Where somebody can bet blindly."""
 
     @property
     def prediction(self) -> Prediction:
@@ -100,7 +104,7 @@ class Auto:
     def rests(self, coming: Coming) -> bool:
         if self._rest.holds(coming.num_rows, coming.ahead) or coming.num_tokens >= MAX_TOKENS:
             return True
-        if coming.num_rows >= MANY and coming.left < _LEAST_LEFT:
+        if coming.left < (_LEAST_LEFT if coming.num_rows >= MANY else 1):
             return True
         return self._step.plain_ms > 0.0 and not self._stake.bears_all(self._step)
 
@@ -166,6 +170,28 @@ class Auto:
         self._step.mark = _mark(rows[0]) if rows else None
         return self._step
 
+    def blind(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Blind | None:
+        step, curves, weights = self._step, list[FloatArray](), list[tuple[float, float, float] | None]()
+        if self._foresight is None:
+            self._foresight = Foresight()
+        if step.room is None or step.probing or len(rows) >= MANY:
+            return None
+        for row, draft in zip(rows, drafts, strict=True):
+            if draft is None:
+                curves.append(np.empty(0))
+                weights.append(None)
+                continue
+            calibrator = self._known.line(draft.drafter, row.phase).calibrator
+            curve = self._foresight.expected(row, draft)
+            if curve is None or not calibrator.keeps_order:
+                return None
+            curves.append(curve[: row.max_nodes])
+            weights.append((calibrator.weights[0], calibrator.weights[1], calibrator.weights[2]))
+        nodes, value = best_shares(curves, step.room)
+        if value <= 0.0 or (value < _CHEAP * step.num_emitting and self._plain_is_stale(rows)):
+            return None
+        return Blind(nodes, weights)
+
     # -- after drafting
 
     def arrange(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
@@ -180,6 +206,23 @@ class Auto:
         if len(rows) > 1 and num_nodes >= sum(draft is not None for draft in drafts):
             floor = self.config.row_floor
         return allocate(forest, num_nodes, floor)
+
+    def saw(self, rows: Sequence[Row], drafts: Sequence[Draft | None], nodes: Sequence[int]) -> None:
+        if self._foresight is None or all(draft is None for draft in drafts):
+            return
+        forest = self._foreseen(rows, drafts, self._foresight)
+        if len(rows) > 1:
+            forest = firsts(forest, nodes)
+        num_nodes = min(sum(nodes), forest.num_nodes)
+        self._step.arranged = Arranged(rows, drafts, forest, forest.path_probs.cumsum(), num_nodes)
+        self._step.was_blind = True
+        self._stake.took(len(rows), num_nodes)
+
+    def _foreseen(self, rows: Sequence[Row], drafts: Sequence[Draft | None], foresight: Foresight) -> Forest:
+        """The best nodes of every row, by which it foresees the next."""
+        forest = self._best_nodes(rows, drafts, MOST * len(rows))
+        foresight.learn(rows, drafts, forest)
+        return forest
 
     def rehearse(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
         forest, _, values = self._weigh(rows, drafts, self._step.room or Room(0, np.empty(0)))
@@ -286,6 +329,8 @@ class Auto:
             self._learn_reach(step, arranged, costs)
         self._learn_rate(outcome, costs)
         if arranged is not None:
+            if self._foresight is not None and not step.was_blind and len(arranged.rows) < MANY:
+                self._foreseen(arranged.rows, arranged.drafts, self._foresight)
             expected_ms = step.drafts_ms + float(costs[min(outcome.num_tokens, MAX_TOKENS)])
             spent_ms = outcome.draft_ms + outcome.verify_ms
             self._overrun.learn(len(outcome.rows), spent_ms, expected_ms, step.plain_ms)
@@ -398,3 +443,5 @@ class Auto:
 
     def forget(self, request_id: Hashable) -> None:
         self._known.forget(request_id)
+        if self._foresight is not None:
+            self._foresight.forget(request_id)

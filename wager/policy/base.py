@@ -111,6 +111,16 @@ class Prediction(NamedTuple):
     time_ms: float
 
 
+class Blind(NamedTuple):
+    """A bet made before its draft is seen: so many nodes for each row, the most probable ones."""
+
+    nodes: Sequence[int]
+    weights: Sequence[tuple[float, float, float] | None]
+    """Of each row's calibration, by which they are chosen (calibration.py); None: the drafter's own word."""
+    is_chain: bool = False
+    """Rank 0 alone."""
+
+
 MANY = 8
 """Rows from which on a step is a crowd's: there is less to be gained, and asking everybody takes time."""
 
@@ -149,6 +159,17 @@ class Policy(Protocol):
 
     def arrange(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
         """The nodes to verify, over all rows, best first. A row without a draft has none."""
+        ...
+
+    def blind(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Blind | None:
+        """The nodes to verify of drafts under way, which are described but for their probabilities.
+
+        Asked behind `offer` where a device can begin such a pass by itself; None: it waits for `arrange`.
+        """
+        ...
+
+    def saw(self, rows: Sequence[Row], drafts: Sequence[Draft | None], nodes: Sequence[int]) -> None:
+        """The drafts that it bet on blindly, and the nodes of each row: in place of `arrange`."""
         ...
 
     def rehearse(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:

@@ -9,7 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from wager.policy.base import PLAIN, Coming, Draft, Offer, Prediction, Row, StepOutcome, fixed_forest
+from wager.policy.base import (
+    PLAIN,
+    Blind,
+    Coming,
+    Draft,
+    Offer,
+    Prediction,
+    Row,
+    StepOutcome,
+    fixed_forest,
+)
 from wager.policy.bod import BODConfig, BODController
 from wager.policy.bod_math import throughput
 from wager.policy.experience import Experience, longest_context
@@ -51,6 +61,12 @@ class BodPolicy:
 
     def arrange(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
         return fixed_forest(rows, drafts, self._guesses, chain=self._is_chain)
+
+    def blind(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Blind | None:
+        return None
+
+    def saw(self, rows: Sequence[Row], drafts: Sequence[Draft | None], nodes: Sequence[int]) -> None:
+        pass
 
     def rehearse(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
         return self.arrange(rows, drafts)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 
 from wager.policy.asked import any_asked, as_plain, joined, others_only, own_forest, own_offers, without_own
-from wager.policy.base import MANY, Draft, Offer, Policy, Prediction, Row, StepOutcome
+from wager.policy.base import MANY, Blind, Draft, Offer, Policy, Prediction, Row, StepOutcome
 from wager.policy.experience import Experience, longest_context
 from wager.policy.ledger import Account
 from wager.policy.names import make_policy
@@ -65,6 +65,15 @@ class Controller:
         if all(draft is None for draft in others):
             return own
         return joined(self.policy.arrange(as_plain(rows), others), own)
+
+    def blind(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Blind | None:
+        """What to verify of drafts under way that nobody has seen; None: that waits for `arrange`."""
+        return None if any_asked(rows) else self.policy.blind(rows, drafts)
+
+    def saw(self, rows: Sequence[Row], drafts: Sequence[Draft | None], nodes: Sequence[int]) -> None:
+        """The drafts that were bet on blindly."""
+        self._decided = None
+        self.policy.saw(rows, drafts, nodes)
 
     def rehearse(self) -> Forest | None:
         """Go through the latest decision again, while a device drafts and the host would only wait.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wager.errors import ConfigError
-from wager.policy.base import PLAIN, Coming, Draft, Offer, Policy, Row, StepOutcome
+from wager.policy.base import PLAIN, Blind, Coming, Draft, Offer, Policy, Row, StepOutcome
 from wager.policy.experience import Experience, longest_context
 from wager.policy.gain import Probe
 from wager.tree import Forest, build_forest
@@ -60,6 +60,12 @@ class _Gate:
         if all(draft is None for draft in drafts):
             return build_forest(np.empty((len(rows), 0, 0)), 0)
         return self.inner.arrange(rows, drafts)
+
+    def blind(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Blind | None:
+        return self.inner.blind(rows, drafts)
+
+    def saw(self, rows: Sequence[Row], drafts: Sequence[Draft | None], nodes: Sequence[int]) -> None:
+        self.inner.saw(rows, drafts, nodes)
 
     def rehearse(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
         return self.inner.rehearse(rows, drafts)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from wager.policy.base import PLAIN, Coming, Draft, Offer, Row, StepOutcome, fixed_forest
+from wager.policy.base import PLAIN, Blind, Coming, Draft, Offer, Row, StepOutcome, fixed_forest
 from wager.policy.experience import Experience
 from wager.tree import Forest
 
@@ -29,6 +29,12 @@ class Plain:
 
     def arrange(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
         return fixed_forest(rows, drafts, 0, chain=True)
+
+    def blind(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Blind | None:
+        return None
+
+    def saw(self, rows: Sequence[Row], drafts: Sequence[Draft | None], nodes: Sequence[int]) -> None:
+        pass
 
     def rehearse(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
         return self.arrange(rows, drafts)
@@ -63,3 +69,10 @@ class Fixed(Plain):
 
     def arrange(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
         return fixed_forest(rows, drafts, self.nodes, chain=self.chain)
+
+    def blind(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Blind | None:
+        nodes = [
+            0 if draft is None else min(self.nodes, row.max_nodes)
+            for row, draft in zip(rows, drafts, strict=True)
+        ]
+        return Blind(nodes, [None] * len(rows), self.chain)

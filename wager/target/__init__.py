@@ -4,8 +4,19 @@ Read runner.py first, then sampler.py (how a token is chosen) and verify.py (whi
 levels 0 to 2; never `draft`.
 """
 
+from wager.target.inputs import UnseenRow
 from wager.target.runner import RunResult, RunRow, TargetRunner
 from wager.target.sampler import ChoiceRow, Choices, Sampler, is_bare
 from wager.target.verify import judge
 
-__all__ = ["ChoiceRow", "Choices", "RunResult", "RunRow", "Sampler", "TargetRunner", "is_bare", "judge"]
+__all__ = [
+    "ChoiceRow",
+    "Choices",
+    "RunResult",
+    "RunRow",
+    "Sampler",
+    "TargetRunner",
+    "UnseenRow",
+    "is_bare",
+    "judge",
+]

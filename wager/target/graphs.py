@@ -26,14 +26,16 @@ from wager.nn.kernels.move import move_slots
 from wager.nn.kernels.narrow_layers import linear_of
 from wager.nn.kernels.numbers import Numbers
 from wager.nn.kernels.passes import Frame, KernelStack, PassViews, matrix
+from wager.nn.kernels.plant import most_nodes
 from wager.nn.kernels.qkv import Places, rotation_table
 from wager.nn.kernels.tables import AttentionTables, PassTables, TableLimits
 from wager.nn.kernels.ways import Role
 from wager.nn.models.decoder import Decoder
-from wager.target.inputs import PassInputs, RunRow, judged_places
+from wager.target.inputs import PassInputs, RunRow, UnseenRow, judged_places
 from wager.target.lay import lay_pass, rehearse
+from wager.target.planting import MAX_PLANTS, Planting
 from wager.target.runner import Kept, RunResult, TargetRunner
-from wager.tree import Forest
+from wager.tree import Forest, Tree
 
 TOKEN_BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512)
 ROW_BUCKETS = (1, 4, 16, 64, 256)
@@ -98,6 +100,7 @@ class GraphRunner(TargetRunner):
         self._logits = torch.empty(most, spec.vocab_size, dtype=decoder.dtype, device=decoder.device)
         self._features = torch.empty(0)
         self.max_behind = min(most, limits.max_rows)
+        self._planting = Planting(most, spec.vocab_size, decoder.device)
 
     def _table_limits(self, reach: int, max_tokens: int, sizes: Sequence[Size]) -> TableLimits:
         items, rows = max(self._plan(size).tiling.max_items for size in sizes), self.limits.max_rows
@@ -211,16 +214,38 @@ class GraphRunner(TargetRunner):
             starts, size = self._fill(rows)
             if size is None:
                 return self._run_large(self._inputs(rows, starts, self._large))
-            self._captured.run(size, self._pass(size))
-            inputs = self._inputs(rows, starts, self._tables)
-            num_tokens, judged = inputs.num_tokens, inputs.judged
-            features = self._features[:num_tokens] if self.feature_layers else None
-            if not judged:
-                return RunResult(None, features, inputs)
-            logits = self._logits[:num_tokens]
-            if len(judged) < num_tokens:
-                logits = logits[self._on_device(judged)]
-            return RunResult(logits, features, inputs, self._tables.token_ids)
+            return self._launch(rows, starts, size)
+
+    def run_unseen(self, rows: Sequence[UnseenRow], top: Tensor) -> RunResult:
+        with self._inference:
+            self._room_for_features()
+            laid = [RunRow(row.pending, row.stand_in, row.context_len, row.pages) for row in rows]
+            starts, size = self._fill(laid)
+            assert size is not None, "more tokens than the largest bucket"
+            self._planting.begin(rows, starts, top, self._tables)
+            return self._launch(laid, starts, size)
+
+    def can_build(self, rows: Sequence[UnseenRow]) -> bool:
+        return len(rows) <= MAX_PLANTS and sum([row.num_tokens for row in rows]) <= self.buckets[-1]
+
+    def unseen_nodes(self, num_depths: int, num_ranks: int) -> int:
+        return most_nodes(num_depths, num_ranks)
+
+    def unseen_trees(self, rows: Sequence[UnseenRow]) -> list[Tree]:
+        return self._planting.trees(rows)
+
+    def _launch(self, rows: Sequence[RunRow], starts: list[int], size: Size) -> RunResult:
+        """The pass that lies in the tables."""
+        self._captured.run(size, self._pass(size))
+        inputs = self._inputs(rows, starts, self._tables)
+        num_tokens, judged = inputs.num_tokens, inputs.judged
+        features = self._features[:num_tokens] if self.feature_layers else None
+        if not judged:
+            return RunResult(None, features, inputs)
+        logits = self._logits[:num_tokens]
+        if len(judged) < num_tokens:
+            logits = logits[self._on_device(judged)]
+        return RunResult(logits, features, inputs, self._tables.token_ids)
 
     def run_behind(self, rows: Sequence[RunRow], chosen: Tensor, places: Sequence[int]) -> RunResult:
         with self._inference:

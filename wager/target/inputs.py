@@ -33,6 +33,34 @@ class RunRow(NamedTuple):
     """Whether the target's choices behind the last pending token and the nodes are wanted."""
 
 
+class UnseenRow(NamedTuple):
+    """One row of a pass whose tree is not known yet."""
+
+    pending: Sequence[int]
+    context_len: int
+    pages: PageIds
+    num_nodes: int
+    line: int
+    """Where its candidates begin,"""
+    num_depths: int
+    """and for how many depths there are some."""
+    weights: tuple[float, float, float] | None = None
+    """How they are read (`Blind`)."""
+    is_chain: bool = False
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.pending) + self.num_nodes
+
+    @property
+    def stand_in(self) -> Tree:
+        """A tree of as many nodes."""
+        if self.is_chain:
+            return Tree.chain(np.zeros(self.num_nodes, np.int64))
+        nodes = np.zeros(self.num_nodes, np.int32)
+        return Tree(nodes.astype(np.int64), nodes - 1, nodes + 1)
+
+
 class PassInputs(NamedTuple):
     """The pass, and where each row's tokens and judged positions lie in it. Valid until the next pack.
 

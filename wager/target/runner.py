@@ -15,8 +15,8 @@ from torch import Tensor
 from wager.kvcache.commit import commit_path
 from wager.kvcache.pool import KVPool
 from wager.nn.models.decoder import Decoder
-from wager.target.inputs import Packer, PassInputs, RunRow
-from wager.tree import Forest
+from wager.target.inputs import Packer, PassInputs, RunRow, UnseenRow
+from wager.tree import Forest, Tree
 
 __all__ = ["RunResult", "RunRow", "TargetRunner"]
 
@@ -99,6 +99,25 @@ class TargetRunner:
 
         The tokens are on the device alone; nobody waits. Precondition: at most `max_behind` rows.
         """
+        raise NotImplementedError
+
+    def run_unseen(self, rows: Sequence[UnseenRow], top: Tensor) -> RunResult:
+        """A pass whose trees the device itself builds, of candidates that only it knows; nobody waits.
+
+        Precondition: `can_build`, and no tree has more than `unseen_nodes`.
+        """
+        raise NotImplementedError
+
+    def can_build(self, rows: Sequence[UnseenRow]) -> bool:
+        """Whether a device can build the trees of these rows in one pass."""
+        return False
+
+    def unseen_nodes(self, num_depths: int, num_ranks: int) -> int:
+        """Nodes that it can build of so many candidates."""
+        return 0
+
+    def unseen_trees(self, rows: Sequence[UnseenRow]) -> list[Tree]:
+        """The trees of these rows in the pass that `run_unseen` began last, once they are built."""
         raise NotImplementedError
 
     def only(self, result: RunResult, places: Sequence[int]) -> RunResult:

@@ -1,0 +1,111 @@
+"""Passes that begin behind a draft nobody has seen: the same texts, and the same trees as by looking."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.equivalence.test_kernels import DEVICE, engine_of, jobs, on_kernels, pytestmark, world
+from tests.equivalence.world import World, alone, drive, is_clean
+from tests.nn.kernels import ways
+from wager.draft.base import Unseen
+from wager.draft.block import BlockDrafter
+from wager.engine.engine import Engine
+from wager.tree import Tree
+
+assert ways and pytestmark is not None and on_kernels and world and DEVICE
+
+
+def unseen_in(engine: Engine) -> list[list[int]]:
+    """Fills with the nodes of every row of the passes that begin behind their draft."""
+    run_unseen, begun = engine.runner.run_unseen, list[list[int]]()
+
+    def counted(rows: Any, top: Any) -> Any:
+        begun.append([row.num_nodes for row in rows])
+        return run_unseen(rows, top)
+
+    engine.runner.run_unseen = counted  # type: ignore[method-assign]
+    return begun
+
+
+@pytest.mark.parametrize("params", [{"temperature": 0.0}, {"temperature": 0.9, "top_p": 0.9}])
+@pytest.mark.parametrize("policy", ["fixed:4", "tree:9", "auto", "ema+tree:5"])
+def test_texts_are_those_of_plain_decoding(
+    world: World, on_kernels: None, policy: str, params: dict[str, Any]
+) -> None:
+    engine, asked = engine_of(world, policy), jobs(**params)
+    begun = unseen_in(engine)
+    for job, own in zip(asked, alone(engine_of(world, "ar", kernels="off"), asked), strict=True):
+        assert drive(engine, {0: [("one", job)]}, {}).tokens("one") == own
+    assert is_clean(engine) and engine.unseen.take() is None
+    if policy != "auto":  # which may find the drafter of this small world not worth its time
+        assert begun and all(nodes for (nodes,) in begun)
+
+
+def test_several_rows_at_once(world: World, on_kernels: None) -> None:
+    engine, asked = engine_of(world, "tree:9"), jobs(0.0)
+    begun = unseen_in(engine)
+    run = drive(engine, {0: list(enumerate(asked))}, {})
+    assert [run.tokens(index) for index in range(3)] == alone(engine_of(world, "ar", kernels="off"), asked)
+    assert [9, 9, 9] in begun
+
+
+def test_the_tree_is_the_one_that_a_look_would_have_given(world: World, on_kernels: None) -> None:
+    (job, *_) = jobs(0.0)
+    trees: dict[bool, list[Tree]] = {True: [], False: []}
+    for blind in (True, False):
+        engine = engine_of(world, "tree:9")
+        if not blind:
+            engine.controller.blind = lambda rows, drafts: None  # type: ignore[method-assign]
+        choose = engine.sampler.choose
+
+        def noted(logits: Any, rows: Any, *rest: Any, blind: bool = blind, choose: Any = choose) -> Any:
+            trees[blind] += [row.tree for row in rows]
+            return choose(logits, rows, *rest)
+
+        engine.sampler.choose = noted  # type: ignore[method-assign]
+        drive(engine, {0: [("one", job)]}, {})
+    assert len(trees[True]) == len(trees[False])
+    for one, other in zip(trees[True], trees[False], strict=True):
+        assert np.array_equal(one.token_ids, other.token_ids) and np.array_equal(one.parents, other.parents)
+    assert max(tree.num_nodes for tree in trees[True]) == 9
+
+
+def test_requests_that_ask_for_guesses_themselves_are_looked_at(world: World, on_kernels: None) -> None:
+    engine, (job, *_) = engine_of(world, "tree:9"), jobs(0.0)
+    begun = unseen_in(engine)
+    own = replace(job, params=replace(job.params, speculation="fixed:3"))
+    reports = drive(engine, {0: [("one", own)]}, {}).reports
+    assert max(report.num_nodes for report in reports) == 3 and not begun
+
+
+def test_a_draft_that_is_no_number_costs_its_row_no_more_than_its_bets(
+    world: World, on_kernels: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, (job, *_) = engine_of(world, "tree:9"), jobs(0.0)
+    drafter = engine.drafters["block"]
+    assert isinstance(drafter, BlockDrafter) and drafter.device is not None
+    begun, unseen = unseen_in(engine), drafter.unseen
+
+    def broken(rows: Any) -> Unseen | None:
+        found = unseen(rows)
+        if found is not None:
+            found.top.fill_(float("nan"))
+            drafter.device._host_top.fill_(float("nan"))  # type: ignore[union-attr]
+        return found
+
+    monkeypatch.setattr(drafter, "unseen", broken)
+    assert (
+        drive(engine, {0: [("one", job)]}, {}).tokens("one")
+        == alone(engine_of(world, "ar", kernels="off"), [job])[0]
+    )
+    assert begun == [[9]] and engine.telemetry.drafter_failures == 1
+    assert is_clean(engine)
+
+
+def test_a_runner_without_kernels_builds_none(world: World) -> None:
+    runner = engine_of(world, "tree:9", kernels="off").runner
+    assert not runner.can_build([]) and runner.unseen_nodes(15, 8) == 0
+    with pytest.raises(NotImplementedError):
+        runner.run_unseen([], None)  # type: ignore[arg-type]

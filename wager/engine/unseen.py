@@ -1,0 +1,114 @@
+"""A bet sight unseen: the pass begins behind its draft, on the device, before the host has seen the guesses.
+
+Between a draft's candidates and the pass that verifies them a device stands idle for as long as the host
+decides. Where the policy says beforehand how many guesses to take (`Policy.blind`) and the device can build
+their trees, the pass is queued behind the draft, and the host sees both while the pass runs. The stages of
+step.py know of it in three places: `draft` begins such a pass, `arrange` takes its trees, `verify` what
+it gave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from typing import TYPE_CHECKING, NamedTuple
+
+from wager.draft.base import Unseen
+from wager.engine.rows import NO_TREE, StepRow
+from wager.errors import OutOfPages
+from wager.policy import Blind, Draft
+from wager.target import RunResult, UnseenRow
+from wager.tree import Tree
+
+if TYPE_CHECKING:
+    from wager.engine.engine import Engine
+
+
+class _Begun(NamedTuple):
+    """A pass under way: its rows, and what it will give."""
+
+    rows: list[UnseenRow]
+    result: RunResult
+
+
+class SightUnseen:
+    """The pass that was begun before its draft was seen, if any."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._begun: _Begun | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        return self._begun is not None
+
+    def begin(self, rows: Many[StepRow]) -> None:
+        """Queue the pass of these rows behind the draft they are offered, if the policy bets on that."""
+        engine = self._engine
+        drafters = {row.offer.drafter for row in rows} - {None}
+        if not engine.runner.has_kernels or len(drafters) != 1 or not all(map(_is_free, rows)):
+            return
+        draft = self._draft(drafters.pop() or "", [row for row in rows if row.offer.drafter is not None])
+        if draft is None:
+            return
+        shares = iter(zip(draft.lines, draft.depths, strict=True))
+        lines = [next(shares) if row.offer.drafter is not None else (0, 0) for row in rows]
+        # No guess is deeper than its row may still write.
+        lines = [
+            (line, min(depth, row.view.max_depth)) for row, (line, depth) in zip(rows, lines, strict=True)
+        ]
+        drafts = [
+            Draft(row.offer.drafter, depth) if row.offer.drafter is not None else None
+            for row, (_, depth) in zip(rows, lines, strict=True)
+        ]
+        blind = engine.controller.blind([row.view for row in rows], drafts)
+        asked = [] if blind is None else self._rows(rows, lines, draft.top.shape[2], blind)
+        if asked and engine.runner.can_build(asked) and self._has_pages(rows, asked):
+            self._begun = _Begun(asked, engine.runner.run_unseen(asked, draft.top))
+
+    def trees(self) -> list[Tree]:
+        """The trees in the pass under way."""
+        assert self._begun is not None
+        return self._engine.runner.unseen_trees(self._begun.rows)
+
+    def take(self) -> RunResult | None:
+        """The pass under way."""
+        begun, self._begun = self._begun, None
+        return None if begun is None else begun.result
+
+    def drop(self) -> None:
+        """What is under way concerns nobody any more."""
+        self._begun = None
+
+    def _draft(self, name: str, rows: Many[StepRow]) -> Unseen | None:
+        """The draft of these rows, under way."""
+        try:
+            for row in rows:
+                self._engine.drafting.make_room(row)
+            return self._engine.drafters[name].unseen([row.draft_row() for row in rows])
+        except Exception:
+            return None  # whoever asks for the draft meets it again, and says so
+
+    def _rows(
+        self, rows: Many[StepRow], lines: Many[tuple[int, int]], ranks: int, blind: Blind
+    ) -> list[UnseenRow]:
+        asked, ranks = [], 1 if blind.is_chain else ranks
+        shares = zip(rows, lines, blind.nodes, blind.weights, strict=True)
+        for row, (line, depth), nodes, weights in shares:
+            most = min(nodes, self._engine.runner.unseen_nodes(depth, ranks))
+            pending, _, start, pages, _ = row.run_row()
+            asked.append(UnseenRow(pending, start, pages, most, line, depth, weights, blind.is_chain))
+        return asked
+
+    def _has_pages(self, rows: Many[StepRow], asked: Many[UnseenRow]) -> bool:
+        try:
+            for row, own in zip(rows, asked, strict=True):
+                most = own.context_len + len(own.pending) + own.num_nodes
+                self._engine.scheduler.grow(row.sequence, most)
+        except OutOfPages:
+            return False
+        return True
+
+
+def _is_free(row: StepRow) -> bool:
+    """Whether any guess of its draft may be verified: no grammar bends it, and it is judged."""
+    return row.is_judged and row.sequence.constraint is None and row.tree is NO_TREE

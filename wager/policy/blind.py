@@ -1,0 +1,81 @@
+"""Bets sight unseen: how many guesses to take of a draft that nobody has looked at yet.
+
+A look at a draft tells which bet is best for it, and costs the time a device stands idle meanwhile. What the
+best n nodes are worth differs less from draft to draft than that: so the expected worth of every n, a mean of
+what the request's own drafts have shown lately, takes the place of the draft's own. Called by `auto`, which
+learns from every draft afterwards what a look would have told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from wager.policy.auto_step import Room
+from wager.policy.base import Draft, FloatArray, Row
+from wager.tree import Forest
+
+MOST = 64
+"""Nodes of one row that are foreseen."""
+_OWN_RATE = 0.3  # share of the newest draft in what a request expects,
+_RATE = 0.02  # and in what all do
+
+_Key = tuple[str, str]
+"""Drafter and phase of the text."""
+
+
+class Foresight:
+    """What each number of a draft's best nodes is expected to be worth: to all requests, and to each."""
+
+    def __init__(self) -> None:
+        self._all: dict[_Key, FloatArray] = {}
+        self._own: dict[Hashable, dict[_Key, FloatArray]] = {}
+
+    def expected(self, row: Row, draft: Draft) -> FloatArray | None:
+        """[MOST] in tokens, from one node on; None where no draft of its kind was seen."""
+        curve = self._curve(row, draft)
+        return None if curve is None else np.minimum(curve, draft.num_depths)
+
+    def _curve(self, row: Row, draft: Draft) -> FloatArray | None:
+        key = draft.drafter, row.phase
+        return self._own.get(row.request_id, {}).get(key, self._all.get(key))
+
+    def learn(self, rows: Sequence[Row], drafts: Sequence[Draft | None], forest: Forest) -> None:
+        """Drafts that were seen, and the best `MOST` nodes of each."""
+        for i, (row, draft) in enumerate(zip(rows, drafts, strict=True)):
+            if draft is None or draft.logprobs is None or row.max_depth < draft.num_depths:
+                continue  # a row near its end shows less than a whole draft
+            worth = forest.path_probs[forest.row == i][:MOST].cumsum()
+            if not len(worth):
+                continue
+            worth = np.pad(worth, (0, MOST - len(worth)), mode="edge")
+            key, before = (draft.drafter, row.phase), self._curve(row, draft)
+            own = self._own.setdefault(row.request_id, {})
+            own[key] = worth if before is None else before + _OWN_RATE * (worth - before)
+            among = self._all.get(key, worth)
+            self._all[key] = among + _RATE * (worth - among)
+
+    def forget(self, request_id: Hashable) -> None:
+        self._own.pop(request_id, None)
+
+
+def best_shares(curves: Sequence[FloatArray], room: Room) -> tuple[list[int], float]:
+    """How many nodes each row takes whose expected worths these are, and what all of them gain.
+
+    Of several rows, as with drafts that are seen, the logarithm of each one's speed is what counts.
+    """
+    if len(curves) == 1:
+        amounts = np.diff(curves[0], prepend=0.0)
+        order = np.arange(len(amounts))
+    else:
+        amounts = np.concatenate([np.diff(np.log1p(curve), prepend=0.0) for curve in curves])
+        order = np.argsort(-amounts, kind="stable")
+    order = order[: room.places]
+    values = amounts[order].cumsum() - room.prices[: len(order)]
+    if not len(values) or values.max() <= 0.0:
+        return [0] * len(curves), 0.0
+    best = int(values.argmax())
+    rows = np.repeat(np.arange(len(curves)), [len(curve) for curve in curves])
+    counts = np.bincount(rows[order[: best + 1]], minlength=len(curves))
+    return counts.tolist(), float(values[best])
