@@ -168,12 +168,12 @@ class BlockDrafter:
         return Unseen(self.device.top, lines, [job.depth for job in jobs])
 
     @torch.inference_mode()
-    def follow(self, verified: Verified) -> bool:
+    def follow(self, verified: Verified) -> Tensor | None:
         """On a device with kernels, where nothing waits to be ingested before this pass."""
         row = verified.row
         context = self._contexts.get(row.request_id)
         if self.device is None or context is None or context.num_waiting or not self.can_draft(row):
-            return False
+            return None
         self._started = {}
         return self.device.follow(verified)
 

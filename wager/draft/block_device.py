@@ -181,10 +181,11 @@ class BlockDevice:
         if self._done is not None:
             self._done.record()
 
-    def follow(self, verified: Verified) -> bool:
-        """Begin a draft behind a pass whose verdict is not known yet; False where there is no room for it.
+    def follow(self, verified: Verified) -> Tensor | None:
+        """Begin a draft behind a pass whose verdict is not known yet; None where there is no room for it.
 
-        Ingests what the verdict keeps and drafts behind it. Precondition: everything before is ingested.
+        Ingests what the verdict keeps and drafts behind it; returns what that is, on the device.
+        Precondition: everything before is ingested.
         """
         row, context_len = verified.row, verified.context_len
         longest = context_len + row.num_pending + verified.max_depth
@@ -196,7 +197,7 @@ class BlockDevice:
             or num_nodes > MAX_NODES
             or not self.fits([DeviceJob(row, longest)])
         ):
-            return False
+            return None
         if self._done is not None:
             self._done.synchronize()
         num_items = self._fill([DeviceJob(row, longest)], 1)
@@ -209,7 +210,7 @@ class BlockDevice:
         advance(walk, self._tables, self._places.device, block)
         self._captured.run("gather", self._gather_pass(source))
         self._run_draft(1, 1)
-        return True
+        return self._places.device[:, :MAX_KEPT]
 
     def _gather_pass(self, source: Tensor) -> Callable[[], None]:
         """Context from the target's own features, at the places that `advance` has written."""

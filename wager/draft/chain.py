@@ -105,8 +105,8 @@ class ChainDrafter:
     def unseen(self, rows: Sequence[DraftRow]) -> None:
         """There is nothing that the host has not seen."""
 
-    def follow(self, verified: Verified) -> bool:
-        return False
+    def follow(self, verified: Verified) -> None:
+        """Nothing is drafted on a device alone."""
 
     def confirm(self, request_id: Hashable, context_len: int, pending: int) -> None:
         """Nothing was begun."""

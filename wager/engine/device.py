@@ -53,6 +53,7 @@ def warm(engine: Engine) -> None:
             drafter.device.source = runner.features_at
             drafter.device.meanwhile = lambda: _rehearsal(engine)
             num_graphs += drafter.device.warm()
+            runner.warm_unseen(drafter.device.top, drafter.spec.block_size - 1)
     took = time.perf_counter() - began
     engine.parts.notes["graphs"] = {"value": num_graphs, "source": f"captured in {took:.1f} s"}
     log.info("captured %d passes in %.1f s", num_graphs, took)

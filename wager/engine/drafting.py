@@ -115,9 +115,13 @@ class Drafting:
 
         def follow(chosen: Tensor) -> None:
             try:
-                row.followed = drafter.follow(row.verified(chosen, tokens))
+                kept = drafter.follow(row.verified(chosen, tokens))
             except Exception as error:
                 self.lose([row.sequence], error)
+                return
+            if kept is not None:
+                row.followed = True
+                self._engine.runner.commit_behind(kept)
 
         return follow
 

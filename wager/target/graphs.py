@@ -22,7 +22,7 @@ from wager.nn.kernels.attention import AttentionPlan, AttentionSpace
 from wager.nn.kernels.capture import Captured
 from wager.nn.kernels.cuts import LONG_KEYS, PassSize, plan_pass
 from wager.nn.kernels.device import Machine, machine_of
-from wager.nn.kernels.move import move_slots
+from wager.nn.kernels.move import move_kept, move_slots
 from wager.nn.kernels.narrow_layers import linear_of
 from wager.nn.kernels.numbers import Numbers
 from wager.nn.kernels.passes import Frame, KernelStack, PassViews, matrix
@@ -193,6 +193,10 @@ class GraphRunner(TargetRunner):
                     progress(done + 1, len(sizes))
         return len(self._captured)
 
+    def warm_unseen(self, top: Tensor, num_depths: int) -> None:
+        with self._inference:
+            self._planting.warm(top, num_depths, self._tables, self._captured)
+
     def rehearse(self, forest: Forest) -> None:
         is_sent = self._sent is None or self._sent.query()  # else the tables are still read
         if is_sent and forest.num_nodes < self.buckets[-1]:
@@ -222,7 +226,7 @@ class GraphRunner(TargetRunner):
             laid = [RunRow(row.pending, row.stand_in, row.context_len, row.pages) for row in rows]
             starts, size = self._fill(laid)
             assert size is not None, "more tokens than the largest bucket"
-            self._planting.begin(rows, starts, top, self._tables)
+            self._planting.begin(rows, starts, top, self._tables, self._captured)
             return self._launch(laid, starts, size)
 
     def can_build(self, rows: Sequence[UnseenRow]) -> bool:
@@ -354,6 +358,9 @@ class GraphRunner(TargetRunner):
         numbers.push()
         move_slots(self.pool.store, numbers.device, count)
         return count
+
+    def commit_behind(self, kept: Tensor) -> None:
+        move_kept(self.pool.store, self._tables.slots, kept)
 
     # -- tables
 

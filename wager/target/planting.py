@@ -6,12 +6,13 @@ trees while the pass over them runs. Made by graphs.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from wager.nn.kernels.capture import Captured
 from wager.nn.kernels.numbers import Numbers
 from wager.nn.kernels.plant import FIELDS, TREE_FIELDS, Bed, Ground, plant
 from wager.nn.kernels.tables import PassTables
@@ -35,12 +36,25 @@ class Planting:
         self._grown = torch.cuda.Event() if is_cuda else None
         self._firsts: list[int] = []
 
-    def begin(self, rows: Sequence[UnseenRow], starts: Sequence[int], top: Tensor, into: PassTables) -> None:
+    def warm(self, top: Tensor, num_depths: int, into: PassTables, captured: Captured) -> None:
+        """Capture the building of trees out of these candidates."""
+        self._make_room(num_depths * top.shape[2])
+        self._beds.host[:] = 0
+        self._beds.push()
+        for num_rows in range(1, MAX_PLANTS + 1):
+            captured.capture(self._key(num_rows, top), self._build(num_rows, top, into))
+
+    def begin(
+        self,
+        rows: Sequence[UnseenRow],
+        starts: Sequence[int],
+        top: Tensor,
+        into: PassTables,
+        captured: Captured,
+    ) -> None:
         """Build the trees of these rows, which start at these places of a pass, into its tables."""
-        ranks = top.shape[2]
-        cells = max([row.num_depths for row in rows]) * ranks
-        if self._costs.shape[1] < cells:
-            self._costs = torch.zeros(MAX_PLANTS, cells, dtype=torch.float32, device=self._device)
+        num_rows, ranks = len(rows), top.shape[2]
+        self._make_room(max([row.num_depths for row in rows]) * ranks)
         self._firsts = [start + len(row.pending) for start, row in zip(starts, rows, strict=False)]
         self._beds.wait()
         for place, (row, first) in enumerate(zip(rows, self._firsts, strict=True)):
@@ -49,11 +63,24 @@ class Planting:
             bed = Bed(row.line, row.num_depths, used, row.num_nodes, first, root, row.weights)
             self._beds.host[place] = bed.numbers()
         self._beds.push()
-        ground = Ground(self._beds.device, self._costs, self._found)
-        plant(top, len(rows), ground, into, self._vocab_size)
-        self._host.copy_(self._found, non_blocking=True)
+        captured.run(self._key(num_rows, top), self._build(num_rows, top, into))
         if self._grown is not None:
             self._grown.record()
+
+    def _make_room(self, cells: int) -> None:
+        if self._costs.shape[1] < cells:
+            self._costs = torch.zeros(MAX_PLANTS, cells, dtype=torch.float32, device=self._device)
+
+    def _key(self, num_rows: int, top: Tensor) -> Hashable:
+        return "plant", num_rows, top.data_ptr(), self._costs.data_ptr()
+
+    def _build(self, num_rows: int, top: Tensor, into: PassTables) -> Callable[[], None]:
+        def call() -> None:
+            ground = Ground(self._beds.device, self._costs, self._found)
+            plant(top, num_rows, ground, into, self._vocab_size)
+            self._host.copy_(self._found, non_blocking=True)
+
+        return call
 
     def trees(self, rows: Sequence[UnseenRow]) -> list[Tree]:
         """The trees of the rows that were begun last; waits until they are there."""

@@ -108,6 +108,9 @@ class TargetRunner:
         """
         raise NotImplementedError
 
+    def warm_unseen(self, top: Tensor, num_depths: int) -> None:
+        """Make ready for passes over trees that are built of these candidates."""
+
     def can_build(self, rows: Sequence[UnseenRow]) -> bool:
         """Whether a device can build the trees of these rows in one pass."""
         return False
@@ -150,6 +153,11 @@ class TargetRunner:
             return 0  # chains and plain rows stand where they are
         with self._inference:
             return self._move(result.inputs, kept)
+
+    def commit_behind(self, kept: Tensor) -> None:
+        """The same of one row, of the tokens that the device finds to stand: [3, tokens], their positions,
+        slots (below 0 behind the last) and places in the latest pass."""
+        raise NotImplementedError
 
     def _move(self, inputs: PassInputs, kept: Sequence[Sequence[int]]) -> int:
         return commit_path(self.pool, inputs.row_slots, kept)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.nn.kernels.ways import DTYPES, random
-from wager.nn.kernels.move import move_slots, move_slots_reference
+from wager.nn.kernels.move import move_kept, move_slots, move_slots_reference
 
 
 def paths(num_rows: int, num_nodes: int, seed: int) -> torch.Tensor:
@@ -42,3 +42,21 @@ def test_nothing_moves_where_there_is_nothing(device: torch.device) -> None:
     want = store.clone()
     move_slots(store, torch.ones(2, 3, dtype=torch.int64, device=device), 0)
     assert torch.equal(store, want)
+
+
+@pytest.mark.parametrize("num_nodes", [1, 9, 31])
+def test_kept_tokens_move_to_where_they_stand(device: torch.device, num_nodes: int) -> None:
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        slots = torch.from_numpy(rng.permutation(60)[: num_nodes + 1]).to(device)
+        count = int(rng.integers(1, num_nodes + 2))
+        chosen = np.sort(rng.choice(num_nodes, count - 1, replace=False)) + 1
+        kept = torch.full((3, 32), -1, dtype=torch.int64, device=device)
+        kept[2] = 0  # what lies behind the last is of no meaning
+        kept[2, :count] = torch.tensor([0, *chosen], device=device)
+        kept[1, :count] = slots[:count]
+        store = random(2, 2, 3, 60, 24, dtype=torch.float32, device=device)
+        want = store.clone()
+        move_kept(store, slots, kept)
+        move_slots_reference(want, torch.stack((slots[kept[2, :count]], slots[:count])), count)
+        assert torch.equal(store, want)

@@ -31,6 +31,20 @@ def move_slots(store: Tensor, places: Tensor, count: int) -> None:
         )  # fmt: skip
 
 
+def move_kept(store: Tensor, slots: Tensor, kept: Tensor) -> None:
+    """Copy what a pass laid at slots[kept[2, i]] to slot kept[1, i], for every i before the first below 0.
+
+    So far as that is another one. `slots` are those of the pass's tokens, `kept` the tokens that stand, as
+    `advance` finds them: nobody on the host needs to know which those are.
+    """
+    layers, pair, heads, num_slots, head_dim = store.shape
+    assert store.is_contiguous() and kept.stride(1) == 1 and slots.is_contiguous()
+    _move_kept[(layers * pair * heads,)](
+        store, slots, kept, kept.stride(0), num_slots * head_dim,
+        KEPT=kept.shape[1], HEAD_DIM=head_dim, BLOCK=power_of_two(head_dim), AT_ONCE=_AT_ONCE, num_warps=4,
+    )  # fmt: skip
+
+
 def move_slots_reference(store: Tensor, places: Tensor, count: int) -> None:
     """The same in plain torch: all is read before all is written."""
     store.index_copy_(3, places[1, :count], store.index_select(3, places[0, :count]))
@@ -50,5 +64,25 @@ def _move(
         mask = inside[:, None] & (dim < HEAD_DIM)[None, :]
         values = tl.load(own + source[:, None] * HEAD_DIM + dim[None, :], mask=mask)
         tl.debug_barrier()  # what one thread writes may be what another reads
+        tl.store(own + target[:, None] * HEAD_DIM + dim[None, :], values, mask=mask)
+        tl.debug_barrier()
+
+
+@triton.jit
+def _move_kept(
+    store, slots, kept, line, plane,
+    KEPT: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr,
+):  # fmt: skip
+    own = store + tl.program_id(0).to(tl.int64) * plane
+    which, dim = tl.arange(0, AT_ONCE), tl.arange(0, BLOCK)
+    for first in tl.static_range(0, KEPT, AT_ONCE):
+        inside = first + which < KEPT
+        target = tl.load(kept + line + first + which, mask=inside, other=-1)
+        place = tl.load(kept + 2 * line + first + which, mask=inside, other=0)
+        source = tl.load(slots + place, mask=target >= 0, other=0)
+        moves = (target >= 0) & (source != target)
+        mask = moves[:, None] & (dim < HEAD_DIM)[None, :]
+        values = tl.load(own + source[:, None] * HEAD_DIM + dim[None, :], mask=mask)
+        tl.debug_barrier()
         tl.store(own + target[:, None] * HEAD_DIM + dim[None, :], values, mask=mask)
         tl.debug_barrier()
