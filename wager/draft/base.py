@@ -154,9 +154,9 @@ class Drafter(Protocol):
     def follow(self, verified: Verified) -> Tensor | None:
         """Begin the next draft of a row behind its pass, on the device alone; None where that cannot be.
 
-        Where it can, `confirm` says what the verdict was, and `keep` leaves this row out. Returns what stands,
-        as the device will know: [3, tokens], the position, slot and place in the pass of each, slots below 0
-        behind the last.
+        Where it can, `confirm` says what the verdict was, and `keep` leaves this row out. Returns what stands
+        as the device will know it: [3, tokens], the position, slot and place in the pass of each, slots below
+        0 behind the last.
         """
         ...
 

@@ -66,16 +66,17 @@ def best_shares(curves: Sequence[FloatArray], room: Room) -> tuple[list[int], fl
     Of several rows, as with drafts that are seen, the logarithm of each one's speed is what counts.
     """
     if len(curves) == 1:
-        amounts = np.diff(curves[0], prepend=0.0)
-        order = np.arange(len(amounts))
+        worth, order = curves[0][: room.places], None  # as it is: a device waits for this
     else:
         amounts = np.concatenate([np.diff(np.log1p(curve), prepend=0.0) for curve in curves])
-        order = np.argsort(-amounts, kind="stable")
-    order = order[: room.places]
-    values = amounts[order].cumsum() - room.prices[: len(order)]
-    if not len(values) or values.max() <= 0.0:
+        order = np.argsort(-amounts, kind="stable")[: room.places]
+        worth = amounts[order].cumsum()
+    values = worth - room.prices[: len(worth)]
+    best = int(values.argmax()) if len(values) else 0
+    if not len(values) or values[best] <= 0.0:
         return [0] * len(curves), 0.0
-    best = int(values.argmax())
+    if order is None:
+        return [best + 1], float(values[best])
     rows = np.repeat(np.arange(len(curves)), [len(curve) for curve in curves])
     counts = np.bincount(rows[order[: best + 1]], minlength=len(curves))
     return counts.tolist(), float(values[best])

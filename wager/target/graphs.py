@@ -224,7 +224,7 @@ class GraphRunner(TargetRunner):
         with self._inference:
             self._room_for_features()
             laid = [RunRow(row.pending, row.stand_in, row.context_len, row.pages) for row in rows]
-            starts, size = self._fill(laid)
+            starts, size = self._fill(laid, is_seen=False)
             assert size is not None, "more tokens than the largest bucket"
             self._planting.begin(rows, starts, top, self._tables, self._captured)
             return self._launch(laid, starts, size)
@@ -364,7 +364,7 @@ class GraphRunner(TargetRunner):
 
     # -- tables
 
-    def _fill(self, rows: Sequence[RunRow]) -> tuple[list[int], Size | None]:
+    def _fill(self, rows: Sequence[RunRow], *, is_seen: bool = True) -> tuple[list[int], Size | None]:
         """Write the pass to the host's tables and send them.
 
         Returns where its rows start, and its bucket, None where it has none.
@@ -373,7 +373,7 @@ class GraphRunner(TargetRunner):
             self._sent.synchronize()  # the copy of the pass before may still read them
         num_tokens = sum([len(row.pending) + row.tree.num_nodes for row in rows])
         tables = self._tables if num_tokens <= self.buckets[-1] else self._large
-        laid = lay_pass(rows, tables, self._page_size)
+        laid = lay_pass(rows, tables, self._page_size, is_seen=is_seen)
         size = self._size_of(num_tokens, len(rows), laid.longest)
         tables.pad_tokens(num_tokens, (size or self._beyond).tokens)
         tables.lay_rows(laid.lines, self._cut(size or self._beyond).tiling)

@@ -37,12 +37,15 @@ class Laid(NamedTuple):
     """Whether the page table has changed."""
 
 
-def lay_pass(rows: Sequence[RunRow], tables: PassTables, page_size: int) -> Laid:
-    """Tokens, positions, slots, masks and pages of these rows; raises CapacityError where pages are short."""
+def lay_pass(rows: Sequence[RunRow], tables: PassTables, page_size: int, *, is_seen: bool = True) -> Laid:
+    """Tokens, positions, slots, masks and pages of these rows; raises CapacityError where pages are short.
+
+    is_seen: whether the trees are known. Those that are not are laid on the device, masks and all.
+    """
     starts = row_starts(rows)
     has_moved = _lay_pages(rows, starts, tables, page_size)
     if len(rows) == 1:
-        line = _lay_one(rows[0], starts[1], tables.host, page_size)
+        line = _lay_one(rows[0], starts[1], tables.host, page_size, is_seen)
         return Laid(starts, [line], line.context_len, has_moved)
     longest = max([row.context_len for row in rows])
     return Laid(starts, _lay_several(rows, starts, tables, page_size), longest, has_moved)
@@ -83,7 +86,9 @@ def _lay_several(
     return lines
 
 
-def _lay_one(row: RunRow, num_tokens: int, host: HostTables, page_size: int) -> TableRow:
+def _lay_one(
+    row: RunRow, num_tokens: int, host: HostTables, page_size: int, is_seen: bool = True
+) -> TableRow:
     """A row that is the whole pass: a few assignments."""
     pending, tree, context_len, pages, _ = row
     root, count = context_len + len(pending), len(pending)
@@ -95,7 +100,8 @@ def _lay_one(row: RunRow, num_tokens: int, host: HostTables, page_size: int) -> 
         host.positions[count:num_tokens] = tree.depths + (root - 1)
         if not tree.is_chain:
             host.masks[:count] = 0
-            lay_masks(ancestor_words(tree), host.masks[count:num_tokens])
+            if is_seen:
+                lay_masks(ancestor_words(tree), host.masks[count:num_tokens])
             return TableRow(0, num_tokens, count, context_len, 0)
     return TableRow(0, num_tokens, num_tokens, context_len, 0)
 
