@@ -56,36 +56,6 @@ def test_texts_are_plain_torchs(world: World, on_kernels: None, policy: str, par
     assert is_clean(engine) and engine.unlearned is None
 
 
-class Slow:
-    """The end of a draft that is still under way whenever somebody asks."""
-
-    def query(self) -> bool:
-        return False
-
-    def synchronize(self) -> None:
-        pass
-
-    def record(self) -> None:
-        pass
-
-
-@pytest.mark.skipif(DEVICE == "cuda", reason="a device has drafts that take their time")
-@pytest.mark.parametrize("policy", ["tree:9", "fixed:4"])
-def test_what_is_rehearsed_while_a_draft_is_under_way_leaves_no_trace(
-    world: World, on_kernels: None, policy: str
-) -> None:
-    engine = engine_of(world, policy)
-    drafter = engine.drafters["block"]
-    assert isinstance(drafter, BlockDrafter) and drafter.device is not None
-    drafter.device._done = Slow()  # type: ignore[assignment]
-    laid, lay = [], engine.runner.rehearse
-    engine.runner.rehearse = lambda forest: laid.append(forest.num_nodes) or lay(forest)  # type: ignore[func-returns-value, method-assign]
-    (job, *_) = jobs(0.0)
-    run = drive(engine, {0: [(0, job)]}, {})
-    assert run.tokens(0) == alone(engine_of(world, "ar", kernels="off"), [job])[0]
-    assert len(laid) >= 2 and max(laid) > 1
-
-
 def test_drafts_follow_their_pass_on_the_device(world: World, on_kernels: None) -> None:
     engine = engine_of(world, "fixed:4")
     drafter = engine.drafters["block"]

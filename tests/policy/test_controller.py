@@ -1,7 +1,5 @@
 """The object that applies a policy."""
 
-from collections.abc import Sequence
-
 import pytest
 
 from tests.policy.situations import FLAT, World, known_costs, play, share, step
@@ -16,9 +14,7 @@ from wager.policy import (
     Row,
     RowOutcome,
     StepOutcome,
-    auto,
 )
-from wager.tree import build
 
 FIELDS = {
     "step",
@@ -140,37 +136,3 @@ def test_forgetting_a_request_returns_its_account() -> None:
 
 def test_plain_rows_are_offered_plain() -> None:
     assert Controller("ar").offer([Row("a")]) == [PLAIN]
-
-
-class Rehearsing(Controller):
-    """As where a device drafts: the host has time between offer and arrange."""
-
-    def offer(self, rows: Sequence[Row]) -> list[Offer]:
-        offers = super().offer(rows)
-        self.rehearse()
-        return offers
-
-
-@pytest.mark.parametrize("name", ["ar", "fixed:3", "auto"])
-def test_a_rehearsal_goes_through_the_decision_and_changes_nothing(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    built: list[int] = []
-    monkeypatch.setattr(
-        auto, "one_tree", lambda costs, places: (built.append(places), build.one_tree(costs, places))[1]
-    )
-    games = []
-    for kind in (Controller, Rehearsing):
-        built.clear()
-        games.append((play(kind(name, known_costs(FLAT)), World(CostCurve(FLAT)), 40), len(built)))
-    (plainly, trees), (rehearsed, more) = games
-    assert rehearsed == plainly
-    assert name != "auto" or more > 1.5 * trees > 0
-
-
-def test_nothing_is_rehearsed_of_a_request_that_has_ended() -> None:
-    controller = Controller("auto", known_costs(FLAT))
-    play(controller, World(CostCurve(FLAT), with_logprobs=False), 5)
-    assert controller.rehearse() is not None
-    controller.forget("r")
-    assert controller.rehearse() is None

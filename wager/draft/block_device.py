@@ -9,7 +9,7 @@ cheaper. Made by `block.py`; does not know which guesses are used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -95,8 +95,6 @@ class BlockDevice:
         self._walk = Numbers(2, MAX_NODES, device)
         self.source: Tensor | None = None
         """Where the target's passes leave their features: set by whoever makes both ready."""
-        self.meanwhile: Callable[[], Iterator[None]] | None = None
-        """What to do while the host would only wait for a draft, part by part: set by the engine."""
         self._features = torch.zeros(INGEST_BUCKETS[-1], spec.feature_size, dtype=net.dtype, device=device)
         self.top = torch.zeros(size, 2, ranks, dtype=torch.float32, device=device)
         """Log-probabilities and tokens of the candidates behind every token of the latest draft."""
@@ -225,10 +223,6 @@ class BlockDevice:
     def result(self) -> HostTop:
         """The candidates behind every token of the latest draft, block after block."""
         if self._done is not None:
-            if self.meanwhile is not None and not self._done.query():
-                for _ in self.meanwhile():
-                    if self._done.query():
-                        break
             self._done.synchronize()
         both = self._host_view[: self._count]
         return HostTop(both[:, 0].copy(), both[:, 1].astype(np.int64))

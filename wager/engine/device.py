@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
 
 from wager.config import EngineConfig
 from wager.draft.block import BlockDrafter
@@ -51,18 +50,8 @@ def warm(engine: Engine) -> None:
     for drafter in engine.drafters.values():
         if isinstance(drafter, BlockDrafter) and drafter.device is not None:
             drafter.device.source = runner.features_at
-            drafter.device.meanwhile = lambda: _rehearsal(engine)
             num_graphs += drafter.device.warm()
             runner.warm_unseen(drafter.device.top, drafter.spec.block_size - 1)
     took = time.perf_counter() - began
     engine.parts.notes["graphs"] = {"value": num_graphs, "source": f"captured in {took:.1f} s"}
     log.info("captured %d passes in %.1f s", num_graphs, took)
-
-
-def _rehearsal(engine: Engine) -> Iterator[None]:
-    """While a draft is under way and the host would only wait: go through what comes behind it."""
-    forest = engine.controller.rehearse()
-    yield
-    if forest is not None and not forest.row.any():  # a row by itself
-        engine.runner.rehearse(forest)
-    yield

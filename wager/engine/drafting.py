@@ -69,10 +69,10 @@ class Drafting:
             for row, p in zip(rows, proposals, strict=True)
         ]
 
-    def remember(self, row: StepRow, proposal: Proposal) -> None:
+    def remember(self, row: StepRow, proposal: Proposal | None) -> None:
         """Keep a draft until the tokens that come show what it was worth."""
         row.proposal = proposal
-        if row.offer.drafter is not None:
+        if proposal is not None and row.offer.drafter is not None:
             self._engine.hindsight.add(row.sequence.request_id, row.offer.drafter, row.view.phase, proposal)
 
     def keep(self, rows: Many[StepRow], result: RunResult, kept: Many[Many[int]]) -> None:

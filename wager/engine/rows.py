@@ -17,7 +17,7 @@ from torch import Tensor
 from wager.draft.base import DraftRow, Proposal, Verified
 from wager.engine.sequence import Sequence
 from wager.engine.telemetry import StepReport
-from wager.policy import PLAIN, Evidence, Offer, Row, RowOutcome, StepOutcome
+from wager.policy import PLAIN, Draft, Evidence, Offer, Row, RowOutcome, StepOutcome
 from wager.records import CloseKind, Verdict
 from wager.target import ChoiceRow, Choices, RunRow
 from wager.tree import Tree
@@ -203,6 +203,14 @@ def _cut(verdict: Verdict, num_accepted: int) -> Verdict:
         verdict.accepted[num_accepted],
         verdict.num_drafted,
     )
+
+
+def drafts_of(rows: Many[StepRow], proposals: Many[Proposal | None]) -> list[Draft | None]:
+    """What was proposed, in the policy's words."""
+    return [
+        None if p is None else Draft(row.offer.drafter or "", len(p.token_ids), p.logprobs, p.spine_only)
+        for row, p in zip(rows, proposals, strict=True)
+    ]
 
 
 def stacked_tokens(proposals: Many[Proposal | None]) -> npt.NDArray[np.int64]:

@@ -17,10 +17,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from wager.draft.base import Proposal
-from wager.engine.rows import StepRow, closed, outcome_of, report_of, stacked_tokens
+from wager.engine.rows import StepRow, closed, drafts_of, outcome_of, report_of, stacked_tokens
 from wager.engine.sequence import Finish
 from wager.engine.telemetry import StageClock, StepReport
-from wager.policy import PLAIN, Draft, Evidence, Offer, StepOutcome
+from wager.policy import PLAIN, Evidence, Offer, StepOutcome
 from wager.records import Verdict
 from wager.target import Choices, RunResult, judge
 from wager.tree import row_trees
@@ -88,27 +88,20 @@ def draft(engine: Engine, rows: list[StepRow], offers: list[Offer]) -> list[Prop
 def arrange(engine: Engine, rows: list[StepRow], proposals: list[Proposal | None]) -> None:
     """The second decision: one forest over all rows, cut into a tree per row, with pages under every node.
 
-    A bet sight unseen has been made: its trees are in the pass already, and the policy is told.
+    Of a bet sight unseen it has been made: the trees are in the pass already, and the policy is told.
     """
-    begun = engine.unseen.has_begun
-    if not begun and all(proposal is None for proposal in proposals):
-        return
-    drafts = [
-        None if p is None else Draft(row.offer.drafter or "", len(p.token_ids), p.logprobs, p.spine_only)
-        for row, p in zip(rows, proposals, strict=True)
-    ]
-    views = [row.view for row in rows]
-    if begun:
-        trees = engine.unseen.trees()
-        engine.controller.saw(views, drafts, [tree.num_nodes for tree in trees])
-    else:
-        forest = engine.controller.arrange(views, drafts)
+    drafts = drafts_of(rows, proposals)
+    if engine.unseen.has_begun:
+        trees = engine.unseen.see(rows, drafts)
+    elif any(drafts):
+        forest = engine.controller.arrange([row.view for row in rows], drafts)
         trees = row_trees(forest, forest.num_nodes, stacked_tokens(proposals))
+        trees = [engine.fit_tree(row, tree) for row, tree in zip(rows, trees, strict=True)]
+    else:
+        return
     for row, proposal, tree in zip(rows, proposals, trees, strict=True):
-        if proposal is not None:
-            engine.drafting.remember(row, proposal)
-        if begun or proposal is not None:
-            row.tree = tree if begun else engine.fit_tree(row, tree)
+        row.tree = tree
+        engine.drafting.remember(row, proposal)
 
 
 def verify(engine: Engine, rows: list[StepRow]) -> tuple[RunResult, Choices]:

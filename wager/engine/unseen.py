@@ -65,10 +65,12 @@ class SightUnseen:
         if asked and engine.runner.can_build(asked) and self._has_pages(rows, asked):
             self._begun = _Begun(asked, engine.runner.run_unseen(asked, draft.top))
 
-    def trees(self) -> list[Tree]:
-        """The trees in the pass under way."""
+    def see(self, rows: Many[StepRow], drafts: Many[Draft | None]) -> list[Tree]:
+        """The trees in the pass under way; the policy is told what drafts it has bet on."""
         assert self._begun is not None
-        return self._engine.runner.unseen_trees(self._begun.rows)
+        trees = self._engine.runner.unseen_trees(self._begun.rows)
+        self._engine.controller.saw([row.view for row in rows], drafts, [tree.num_nodes for tree in trees])
+        return trees
 
     def take(self) -> RunResult | None:
         """The pass under way."""

@@ -18,12 +18,11 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from wager.policy.allocation import allocate, evened, firsts
-from wager.policy.auto_step import Arranged, Room, Step, StepMark, Weighed
+from wager.policy.allocation import allocate, firsts
+from wager.policy.auto_step import Arranged, Step, StepMark
 from wager.policy.base import (
     MANY,
     PLAIN,
-    UNLIMITED,
     Blind,
     Coming,
     Draft,
@@ -34,20 +33,18 @@ from wager.policy.base import (
     RowOutcome,
     StepOutcome,
     crowd_of,
-    limits_of,
-    stack_scores,
 )
 from wager.policy.blind import MOST, Foresight, best_shares
 from wager.policy.cost import MAX_TOKENS
 from wager.policy.experience import Experience, longest_context
 from wager.policy.known import Known
+from wager.policy.nodes import Nodes
 from wager.policy.overrun import Overrun
 from wager.policy.reach import options
 from wager.policy.rest import Rest
 from wager.policy.stake import AutoConfig, Stake
-from wager.policy.survival import as_chain
 from wager.policy.worth import Worth
-from wager.tree import Forest, build_forest, one_tree
+from wager.tree import Forest
 
 _REFRESH = 64  # steps after which the plain pass is timed again,
 _CHEAP = 0.3  # at a step whose best bet is worth no more than this many tokens a row
@@ -84,6 +81,7 @@ class Auto:
         self._stake = Stake(experience, self.config)
         self._overrun = Overrun()
         self._worth = Worth(experience, self._known, self._overrun)
+        self._nodes = Nodes(experience, self._known, self.config.max_nodes)
         self._foresight: Foresight | None = None
         """Where somebody can bet blindly."""
 
@@ -196,7 +194,7 @@ class Auto:
 
     def arrange(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
         step = self._step
-        forest, worth, values = self._weigh(rows, drafts, step.room or self._stake.room(step, rows))
+        forest, worth, values = self._nodes.weigh(rows, drafts, step.room or self._stake.room(step, rows))
         num_nodes = _argmax_nodes(values)
         if num_nodes and values[num_nodes - 1] < _CHEAP * step.num_emitting and self._plain_is_stale(rows):
             num_nodes = 0
@@ -220,55 +218,9 @@ class Auto:
 
     def _foreseen(self, rows: Sequence[Row], drafts: Sequence[Draft | None], foresight: Foresight) -> Forest:
         """The best nodes of every row, by which it foresees the next."""
-        forest = self._best_nodes(rows, drafts, MOST * len(rows))
+        forest = self._nodes.best(rows, drafts, MOST * len(rows))
         foresight.learn(rows, drafts, forest)
         return forest
-
-    def rehearse(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
-        forest, _, values = self._weigh(rows, drafts, self._step.room or Room(0, np.empty(0)))
-        return allocate(forest, _argmax_nodes(values))
-
-    def _weigh(self, rows: Sequence[Row], drafts: Sequence[Draft | None], room: Room) -> Weighed:
-        """All nodes that there is room for, in the order in which they are taken."""
-        forest = self._best_nodes(rows, drafts, room.places)
-        if len(rows) == 1:
-            worth = counted = forest.path_probs.cumsum()
-        else:
-            forest, amounts = evened(forest)
-            worth, counted = forest.path_probs.cumsum(), amounts.cumsum()
-        return Weighed(forest, worth, counted - room.prices[: len(counted)])
-
-    def _best_nodes(self, rows: Sequence[Row], drafts: Sequence[Draft | None], places: int) -> Forest:
-        """As many nodes as there are places for, best first."""
-        alone = len(rows) == 1
-        if alone and drafts[0] is not None:
-            row, draft = rows[0], drafts[0]
-            calibrator = self._known.line(draft.drafter, row.phase).calibrator
-            is_free = row.max_depth >= draft.num_depths and not draft.spine_only
-            if is_free and draft.logprobs is not None and calibrator.keeps_order:
-                return one_tree(calibrator.costs(draft.logprobs), places)
-        # Of one row the places are its cap.
-        limits = limits_of(rows, drafts, UNLIMITED if alone else self.config.max_nodes)
-        return build_forest(
-            self._scores(rows, drafts),
-            places,
-            row_caps=None if alone else limits.row_caps,
-            max_depths=limits.max_depths,
-            spine_only=limits.spine_only,
-        )
-
-    def _scores(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> FloatArray:
-        """[rows, depths, ranks]: log-probabilities of all candidates, as they have turned out to be."""
-        made = [(i, draft) for i, draft in enumerate(drafts) if draft is not None]
-        kinds = {(draft.drafter, rows[i].phase) for i, draft in made}
-        logprobs = [draft.logprobs for _, draft in made if draft.logprobs is not None]
-        same = len(kinds) == 1 and len(logprobs) == len(made) and len({one.shape for one in logprobs}) == 1
-        if not same:
-            return stack_scores(drafts, lambda i, draft: self._increments(rows[i], draft))
-        scores = np.full((len(rows), *logprobs[0].shape), -np.inf)
-        calibrator = self._known.line(*kinds.pop()).calibrator
-        scores[[i for i, _ in made]] = calibrator.log_acceptance(np.array(logprobs))  # in one go
-        return scores
 
     def _plain_is_stale(self, rows: Sequence[Row]) -> bool:
         """Whether a pass without guesses was timed too long ago to be trusted as the measure of all bets."""
@@ -276,13 +228,6 @@ class Auto:
         base = self._step.base_tokens
         unsure = table.error(base) > 0.04
         return table.age(base) > (2 if unsure else _REFRESH)
-
-    def _increments(self, row: Row, draft: Draft) -> FloatArray:
-        if draft.logprobs is None:
-            key = (draft.drafter, row.phase)
-            others = self.experience.survival.rates(draft.num_depths, key)
-            return as_chain(self._known.survival(row).among(others, key))
-        return self._known.line(draft.drafter, row.phase).calibrator.log_acceptance(draft.logprobs)
 
     def _drafts_ms(self, arranged: Arranged) -> float:
         names = Counter(draft.drafter for draft in arranged.drafts if draft is not None)

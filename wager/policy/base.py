@@ -172,10 +172,6 @@ class Policy(Protocol):
         """The drafts that it bet on blindly, and the nodes of each row: in place of `arrange`."""
         ...
 
-    def rehearse(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
-        """Go through what `arrange` did for these, to no effect."""
-        ...
-
     def learn(self, outcome: StepOutcome) -> None:
         """Take in a finished step. Called once for every step, plain ones too."""
         ...
@@ -254,3 +250,11 @@ def fixed_forest(rows: Sequence[Row], drafts: Sequence[Draft | None], nodes: int
         spine_only=limits.spine_only,
         chain_only=chain,
     )
+
+
+def fixed_blind(rows: Sequence[Row], drafts: Sequence[Draft | None], nodes: int, *, chain: bool) -> Blind:
+    """The same without having seen the drafts, by the drafters' own word."""
+    most = [
+        0 if draft is None else min(nodes, row.max_nodes) for row, draft in zip(rows, drafts, strict=True)
+    ]
+    return Blind(most, [None] * len(rows), chain)

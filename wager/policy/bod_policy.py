@@ -18,6 +18,7 @@ from wager.policy.base import (
     Prediction,
     Row,
     StepOutcome,
+    fixed_blind,
     fixed_forest,
 )
 from wager.policy.bod import BODConfig, BODController
@@ -63,13 +64,10 @@ class BodPolicy:
         return fixed_forest(rows, drafts, self._guesses, chain=self._is_chain)
 
     def blind(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Blind | None:
-        return None
+        return fixed_blind(rows, drafts, self._guesses, chain=self._is_chain)
 
     def saw(self, rows: Sequence[Row], drafts: Sequence[Draft | None], nodes: Sequence[int]) -> None:
         pass
-
-    def rehearse(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
-        return self.arrange(rows, drafts)
 
     def learn(self, outcome: StepOutcome) -> None:
         time_ms = outcome.verify_ms + outcome.draft_ms

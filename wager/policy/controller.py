@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 
 from wager.policy.asked import any_asked, as_plain, joined, others_only, own_forest, own_offers, without_own
-from wager.policy.base import MANY, Blind, Draft, Offer, Policy, Prediction, Row, StepOutcome
+from wager.policy.base import Blind, Draft, Offer, Policy, Prediction, Row, StepOutcome
 from wager.policy.experience import Experience, longest_context
 from wager.policy.ledger import Account
 from wager.policy.names import make_policy
@@ -39,8 +39,6 @@ class Controller:
         self._made = {policy: self.policy}
         self.on_decision = on_decision
         self._steps = 0
-        self._decided: tuple[Sequence[Row], Sequence[Draft | None]] | None = None
-        """What the policy arranged last."""
 
     def set_policy(self, name: str) -> None:
         """Change the rule from the next step on; one that was used before goes on with what it had learned.
@@ -57,9 +55,7 @@ class Controller:
         return self.policy.offer(rows)
 
     def arrange(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
-        self._decided = None
         if not any_asked(rows):
-            self._decided = rows, drafts
             return self.policy.arrange(rows, drafts)
         own, others = own_forest(rows, drafts), others_only(rows, drafts)
         if all(draft is None for draft in others):
@@ -72,18 +68,7 @@ class Controller:
 
     def saw(self, rows: Sequence[Row], drafts: Sequence[Draft | None], nodes: Sequence[int]) -> None:
         """The drafts that were bet on blindly."""
-        self._decided = None
         self.policy.saw(rows, drafts, nodes)
-
-    def rehearse(self) -> Forest | None:
-        """Go through the latest decision again, while a device drafts and the host would only wait.
-
-        Nothing comes of it, but code and numbers are near when the draft is there: until the decision is made
-        the device stands idle.
-        """
-        if self._decided is None or len(self._decided[0]) >= MANY:
-            return None
-        return self.policy.rehearse(*self._decided)
 
     def learn(self, outcome: StepOutcome) -> None:
         self._steps += 1
@@ -95,7 +80,6 @@ class Controller:
 
     def forget(self, request_id: Hashable) -> Account:
         """The request has ended: returns its account."""
-        self._decided = None  # nothing is to be learned of it any more
         self.policy.forget(request_id)
         return self.experience.ledger.close(request_id)
 

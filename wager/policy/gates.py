@@ -67,9 +67,6 @@ class _Gate:
     def saw(self, rows: Sequence[Row], drafts: Sequence[Draft | None], nodes: Sequence[int]) -> None:
         self.inner.saw(rows, drafts, nodes)
 
-    def rehearse(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
-        return self.inner.rehearse(rows, drafts)
-
     def learn(self, outcome: StepOutcome) -> None:
         self.inner.learn(outcome)
 

@@ -7,7 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from wager.policy.base import PLAIN, Blind, Coming, Draft, Offer, Row, StepOutcome, fixed_forest
+from wager.policy.base import (
+    PLAIN,
+    Blind,
+    Coming,
+    Draft,
+    Offer,
+    Row,
+    StepOutcome,
+    fixed_blind,
+    fixed_forest,
+)
 from wager.policy.experience import Experience
 from wager.tree import Forest
 
@@ -35,9 +45,6 @@ class Plain:
 
     def saw(self, rows: Sequence[Row], drafts: Sequence[Draft | None], nodes: Sequence[int]) -> None:
         pass
-
-    def rehearse(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
-        return self.arrange(rows, drafts)
 
     def learn(self, outcome: StepOutcome) -> None:
         pass
@@ -71,8 +78,4 @@ class Fixed(Plain):
         return fixed_forest(rows, drafts, self.nodes, chain=self.chain)
 
     def blind(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Blind | None:
-        nodes = [
-            0 if draft is None else min(self.nodes, row.max_nodes)
-            for row, draft in zip(rows, drafts, strict=True)
-        ]
-        return Blind(nodes, [None] * len(rows), self.chain)
+        return fixed_blind(rows, drafts, self.nodes, chain=self.chain)

@@ -32,10 +32,10 @@ from wager.nn.kernels.tables import AttentionTables, PassTables, TableLimits
 from wager.nn.kernels.ways import Role
 from wager.nn.models.decoder import Decoder
 from wager.target.inputs import PassInputs, RunRow, UnseenRow, judged_places
-from wager.target.lay import lay_pass, rehearse
+from wager.target.lay import lay_pass
 from wager.target.planting import MAX_PLANTS, Planting
 from wager.target.runner import Kept, RunResult, TargetRunner
-from wager.tree import Forest, Tree
+from wager.tree import Tree
 
 TOKEN_BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512)
 ROW_BUCKETS = (1, 4, 16, 64, 256)
@@ -196,11 +196,6 @@ class GraphRunner(TargetRunner):
     def warm_unseen(self, top: Tensor, num_depths: int) -> None:
         with self._inference:
             self._planting.warm(top, num_depths, self._tables, self._captured)
-
-    def rehearse(self, forest: Forest) -> None:
-        is_sent = self._sent is None or self._sent.query()  # else the tables are still read
-        if is_sent and forest.num_nodes < self.buckets[-1]:
-            rehearse(forest, self._tables.host, self._page_size)
 
     def when_idle(self) -> None:
         """Capture what has run without a graph."""

@@ -18,7 +18,6 @@ from wager.errors import CapacityError
 from wager.kvcache.pool import slot_list
 from wager.nn.kernels.tables import HostTables, PassTables, TableRow, lay_masks
 from wager.target.inputs import RunRow, row_starts
-from wager.tree import Forest, row_trees
 from wager.tree.visibility import ancestor_words
 
 _WORD = 64  # nodes that one word of a mask holds
@@ -49,17 +48,6 @@ def lay_pass(rows: Sequence[RunRow], tables: PassTables, page_size: int, *, is_s
         return Laid(starts, [line], line.context_len, has_moved)
     longest = max([row.context_len for row in rows])
     return Laid(starts, _lay_several(rows, starts, tables, page_size), longest, has_moved)
-
-
-def rehearse(forest: Forest, host: HostTables, page_size: int) -> None:
-    """Lay the tree of one row, as if a pass were to come: what does come is laid over it.
-
-    Precondition: the tables of the pass before have been sent.
-    """
-    depths, ranks = (int(most.max(initial=0)) + 1 for most in (forest.depth, forest.rank))
-    (tree,) = row_trees(forest, forest.num_nodes, np.zeros((1, depths, ranks), np.int64))
-    pages = list(range(-(-(tree.num_nodes + 1) // page_size)))
-    _lay_one(RunRow([0], tree, 0, pages), tree.num_nodes + 1, host, page_size)
 
 
 def _lay_several(

@@ -16,7 +16,7 @@ from wager.kvcache.commit import commit_path
 from wager.kvcache.pool import KVPool
 from wager.nn.models.decoder import Decoder
 from wager.target.inputs import Packer, PassInputs, RunRow, UnseenRow
-from wager.tree import Forest, Tree
+from wager.tree import Tree
 
 __all__ = ["RunResult", "RunRow", "TargetRunner"]
 
@@ -130,9 +130,6 @@ class TargetRunner:
     def warm(self, progress: Callable[[int, int], None] | None = None) -> int:
         """Make passes ready before the first request; returns how many were captured."""
         return 0
-
-    def rehearse(self, forest: Forest) -> None:
-        """A device drafts: go through what a pass of such a tree asks of the host, to no effect."""
 
     def when_idle(self) -> None:
         """Called while nothing runs: for what must not hold up a request."""

@@ -100,23 +100,12 @@ def _entry(cost, depth, rank, parent):
 
 
 @triton.jit
-def _plant(
-    top, beds, costs, found, token_ids, positions, masks,
-    found_stride, cells, words, last_token, lowest, highest,
-    RANKS: tl.constexpr, CELLS: tl.constexpr, FRONT: tl.constexpr, NODES: tl.constexpr,
-    FIELDS: tl.constexpr,
-):  # fmt: skip
-    bed = beds + tl.program_id(0) * FIELDS
-    line, num_depths, num_ranks = tl.load(bed), tl.load(bed + 1), tl.load(bed + 2)
-    num_nodes, first, root = tl.load(bed + 3), tl.load(bed + 4), tl.load(bed + 5)
-    costs += tl.program_id(0) * cells
-    top += line * 2 * RANKS
-
-    # What each candidate costs: minus the logarithm of the probability that it stands.
+def _lay_costs(top, bed, costs, cells, lowest, highest, RANKS: tl.constexpr, CELLS: tl.constexpr):
+    """What each candidate costs: minus the logarithm of the probability that it stands."""
+    num_depths, num_ranks = tl.load(bed + 1), tl.load(bed + 2)
     cell = tl.arange(0, CELLS)
     depth, rank = cell // RANKS, cell % RANKS
-    there = (depth < num_depths) & (rank < num_ranks)
-    own = tl.load(top + depth * 2 * RANKS + rank, mask=there, other=-1.0)
+    own = tl.load(top + depth * 2 * RANKS + rank, mask=(depth < num_depths) & (rank < num_ranks), other=-1.0)
     cost = -tl.minimum(own, 0.0)
     if tl.load(bed + 6) != 0:
         bias = tl.load(bed + 7).to(tl.int32).to(tl.float32, bitcast=True)
@@ -129,48 +118,75 @@ def _plant(
     # A candidate that is not offered, or is no number, comes behind all others.
     cost = tl.where((own > -1e30) & (cost < 1e30), cost, 1e30)
     tl.store(costs + cell, cost, mask=cell < cells)
-    tl.debug_barrier()
 
-    slot = tl.arange(0, FRONT)
-    nothing = num_nodes * 0
-    entries = tl.where(slot == 0, _entry(tl.load(costs), nothing + 1, nothing, nothing), 0x7FFFFFFFFFFFFFFF)
-    reached = tl.zeros((FRONT,), tl.float32)  # the cost of each node, behind that of the root
-    for node in range(num_nodes):
-        best = tl.min(entries, axis=0)
-        cost_here = (best >> 32).to(tl.int32).to(tl.float32, bitcast=True)
-        depth_here, rank_here, parent = (best >> 24) & 255, (best >> 16) & 255, best & 65535
-        above = tl.sum(tl.where(slot == parent, reached, 0.0), axis=0)
-        reached = tl.where(slot == node + 1, cost_here, reached)
-        at = found + first + node
-        tl.store(at, depth_here)
-        tl.store(at + found_stride, rank_here)
-        tl.store(at + 2 * found_stride, parent - 1)
-        cell_here = costs + (depth_here - 1) * RANKS + rank_here
-        beside = tl.load(cell_here + 1, mask=rank_here + 1 < num_ranks, other=2e30)
-        below = tl.load(costs + depth_here * RANKS, mask=depth_here < num_depths, other=2e30)
-        sibling = _entry(above + beside, depth_here, rank_here + 1, parent)
-        entries = tl.where(entries == best, sibling, entries)
-        child = _entry(cost_here + below, depth_here + 1, nothing, nothing + node + 1)
-        entries = tl.where(slot == node + 1, child, entries)
-    tl.debug_barrier()
 
+@triton.jit
+def _lay_nodes(
+    top, bed, found, token_ids, positions, masks, stride, words, last_token,
+    RANKS: tl.constexpr, NODES: tl.constexpr,
+):  # fmt: skip
+    """Tokens, positions and masks of the nodes that were found, all at once."""
+    num_depths, num_nodes, first, root = (
+        tl.load(bed + 1),
+        tl.load(bed + 3),
+        tl.load(bed + 4),
+        tl.load(bed + 5),
+    )
     node = tl.arange(0, NODES)
     grown = node < num_nodes
     at = found + first + node
     depth = tl.load(at, mask=grown, other=1)
-    rank = tl.load(at + found_stride, mask=grown, other=0)
-    above = tl.load(at + 2 * found_stride, mask=grown, other=-1)
+    rank = tl.load(at + stride, mask=grown, other=0)
+    above = tl.load(at + 2 * stride, mask=grown, other=-1)
     token = tl.load(top + (depth - 1) * 2 * RANKS + RANKS + rank, mask=grown, other=0.0)
     # Scores that are no numbers may come with any token.
     token = tl.where((token >= 0.0) & (token <= last_token), token, 0.0).to(tl.int64)
-    tl.store(at + 3 * found_stride, token, mask=grown)
+    tl.store(at + 3 * stride, token, mask=grown)
     tl.store(token_ids + first + node, token, mask=grown)
     tl.store(positions + first + node, root + depth, mask=grown)
     one = (depth * 0 + 1).to(tl.int64)
     mask = one << node.to(tl.int64)
     for _ in range(num_depths - 1):
         mask |= tl.where(above >= 0, one << tl.maximum(above, 0), 0)
-        above = tl.load(found + 2 * found_stride + first + above, mask=grown & (above >= 0), other=-1)
+        above = tl.load(found + 2 * stride + first + above, mask=grown & (above >= 0), other=-1)
     tl.store(masks + (first + node) * words, mask, mask=grown)
     for word in range(1, words):
         tl.store(masks + (first + node) * words + word, one * 0, mask=grown)
+
+
+@triton.jit
+def _plant(
+    top, beds, costs, found, token_ids, positions, masks,
+    stride, cells, words, last_token, lowest, highest,
+    RANKS: tl.constexpr, CELLS: tl.constexpr, FRONT: tl.constexpr, NODES: tl.constexpr,
+    FIELDS: tl.constexpr,
+):  # fmt: skip
+    bed = beds + tl.program_id(0) * FIELDS
+    costs += tl.program_id(0) * cells
+    top += tl.load(bed) * 2 * RANKS
+    num_depths, num_ranks, num_nodes = tl.load(bed + 1), tl.load(bed + 2), tl.load(bed + 3)
+    nodes_at = found + tl.load(bed + 4)
+    _lay_costs(top, bed, costs, cells, lowest, highest, RANKS, CELLS)
+    tl.debug_barrier()
+    slot = tl.arange(0, FRONT)
+    nothing = num_nodes * 0
+    # What may come next: at first the best child of the root.
+    entries = tl.where(slot == 0, _entry(tl.load(costs), nothing + 1, nothing, nothing), 0x7FFFFFFFFFFFFFFF)
+    reached = tl.zeros((FRONT,), tl.float32)  # the cost of each node, behind that of the root
+    for node in range(num_nodes):
+        best = tl.min(entries, axis=0)
+        cost = (best >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+        depth, rank, parent = (best >> 24) & 255, (best >> 16) & 255, best & 65535
+        tl.store(nodes_at + node, depth)
+        tl.store(nodes_at + stride + node, rank)
+        tl.store(nodes_at + 2 * stride + node, parent - 1)
+        above = tl.sum(tl.where(slot == parent, reached, 0.0), axis=0)
+        reached = tl.where(slot == node + 1, cost, reached)
+        cell = costs + (depth - 1) * RANKS + rank
+        beside = tl.load(cell + 1, mask=rank + 1 < num_ranks, other=2e30)
+        below = tl.load(costs + depth * RANKS, mask=depth < num_depths, other=2e30)
+        entries = tl.where(entries == best, _entry(above + beside, depth, rank + 1, parent), entries)
+        child = _entry(cost + below, depth + 1, nothing, nothing + node + 1)
+        entries = tl.where(slot == node + 1, child, entries)
+    tl.debug_barrier()
+    _lay_nodes(top, bed, found, token_ids, positions, masks, stride, words, last_token, RANKS, NODES)
