@@ -5,9 +5,9 @@
 All requests of a batch come at once and write equally many tokens. Mixes: all kinds in turn, code alone,
 prose alone, half and half, and all kinds with every second request sampled. A policy answers a few mixed
 batches before anything is timed and keeps what it learns from cell to cell, as on a server. Policies run
-there and back (A B C C B A). A batch is over when its slowest request is, and nobody takes the place of those
-that end sooner: that is what total tokens per second measures. Beside it: the mean speed of a request over
-that of plain decoding, and the slowest over the mean of its batch.
+there and back (A B C C B A), several times. A batch is over when its slowest request is, and nobody takes the
+place of those that end sooner: that is what total tokens per second measures. Beside it: the mean speed of a
+request over that of plain decoding, and the slowest over the mean of its batch.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ _SHORTER = 7  # tokens by which a prompt is cut each time it is used again, so t
 class Options:
     """Batches and what is in them. `seconds`: no cell is begun behind that many.
 
-    `warm_up`: batches that are answered at each size before anything is timed.
+    `warm_up`: batches that are answered at each size before anything is timed. `rounds`: how often policies
+    run there and back.
     """
 
     batches: tuple[int, ...] = (64, 16, 4, 1)
@@ -55,6 +56,7 @@ class Options:
     max_tokens: int = 128
     temperature: float = 0.8
     warm_up: int = 3
+    rounds: int = 2
     seconds: float = 150.0
 
 
@@ -137,7 +139,7 @@ def answer(llm: LLM, controller: Controller, asked: Sequence[Asked]) -> Done:
 
 
 def cell(policies: Mapping[str, Sequence[Done]]) -> dict[str, Any]:
-    """The figures of one batch and mix, from both answers of every policy."""
+    """The figures of one batch and mix, from all answers of every policy."""
     rates = {
         name: statistics.harmonic_mean([one.tokens_per_s for one in own]) for name, own in policies.items()
     }
@@ -199,7 +201,7 @@ class Field:
 
     def _cell(self, asked: Sequence[Asked], controllers: Mapping[str, Controller]) -> dict[str, Any]:
         done: dict[str, list[Done]] = {name: [] for name in controllers}
-        for name in [*controllers, *reversed(list(controllers))]:
+        for name in [*controllers, *reversed(list(controllers))] * self.options.rounds:
             done[name].append(answer(self.world.llm, controllers[name], asked))
         return cell(done)
 
@@ -245,7 +247,7 @@ def lowest(cells: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-TINY: dict[str, Any] = {"batches": (4, 1), "max_tokens": 8, "warm_up": 1, "seconds": 600.0}
+TINY: dict[str, Any] = {"batches": (4, 1), "max_tokens": 8, "warm_up": 1, "rounds": 1, "seconds": 600.0}
 SCRIPT = Script("batch", __doc__ or "", Options, TINY, run)
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ class Options:
     peer_tokens: int = 32
     temperatures: tuple[float, ...] = (0.0, 0.8)
     policies: tuple[str, ...] = (AUTO, *CHAINS, *TREES)
+    sampled_policies: tuple[str, ...] = (AUTO, "fixed:4", "fixed:15", "tree:16")
     peers: tuple[str, ...] = PEERS
     sampled_peers: tuple[str, ...] = (EAGER, LOOP)
     seconds: float = 240.0
@@ -66,7 +67,8 @@ class Course:
         for temperature in options.temperatures:
             label = "greedy" if temperature == 0.0 else f"T={temperature:g}"
             if "wager" in options.only:
-                yield self._race(label, temperature, options.policies, (), options.max_tokens)
+                policies = options.policies if temperature == 0.0 else options.sampled_policies
+                yield self._race(label, temperature, policies, (), options.max_tokens)
             names = options.peers if temperature == 0.0 else options.sampled_peers
             names = tuple(name for name in names if name != COMPILED)
             if "peers" in options.only and names:
@@ -159,6 +161,7 @@ TINY: dict[str, Any] = {
     "max_tokens": 8,
     "peer_tokens": 6,
     "policies": (AUTO, "fixed:15", "tree:16"),
+    "sampled_policies": (AUTO, "fixed:15"),
     "seconds": 600.0,
 }
 SCRIPT = Script("pair", __doc__ or "", Options, TINY, run)

@@ -18,6 +18,7 @@ def loaded_imports(source: str, module: str, is_package: bool) -> list[str]:
 KERNEL_FILES = {
     "wager.target.graphs",
     "wager.target.lay",
+    "wager.target.planting",
     "wager.target.choice_kernels",
     "wager.draft.block_device",
 }
