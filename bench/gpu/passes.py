@@ -24,16 +24,14 @@ from bench.gpu.floor import Streamed, drafter_bytes, target_bytes
 from bench.gpu.grown import REFERENCE_TB_PER_S, World
 from bench.gpu.profiled import profiled
 from bench.gpu.script import Script, main
+from bench.gpu.steps import Row, steps_row, walked
 from wager.bench.plan import BASELINE
 from wager.bench.records import Answer
-from wager.bench.runs import PolicyContender
 from wager.draft.base import Drafter, DraftRow, KeptTokens
 from wager.draft.block import BlockDrafter
-from wager.records import SamplingParams
 from wager.target import RunRow, TargetRunner
 from wager.tree import Tree
 
-Row = dict[str, Any]
 _ROOT_TOKEN = 20
 
 
@@ -260,59 +258,6 @@ def drafter_row(world: World, clock: Clock, options: Options, num_rows: int) -> 
     }
 
 
-def walked(world: World, policy: str, num_tokens: int) -> Answer:
-    """A warm answer, timed by the host's clock alone.
-
-    Taken before anything is profiled: a profiler that was on once makes launches slower for good.
-    """
-    contender = PolicyContender(world.llm, policy)
-    prompt = world.llm.encode(next(one.text for one in world.prompts if one.kind == "code"))
-    params = SamplingParams(max_tokens=num_tokens, ignore_eos=True)
-    answers = [contender.answer(prompt, params) for _ in range(6)][2:]
-    return sorted(
-        answers, key=lambda one: one.timing.decode_s / max(1, one.counts.steps if one.counts else 1)
-    )[1]
-
-
-def steps_row(world: World, policy: str, num_tokens: int, plain: Answer) -> Row:
-    """Decoding behind the first token: wall time and device time of a step, tokens of a step."""
-    contender = PolicyContender(world.llm, policy)
-    prompt = world.llm.encode(next(one.text for one in world.prompts if one.kind == "code"))
-
-    def answer(count: int = num_tokens) -> Answer:
-        return contender.answer(prompt, SamplingParams(max_tokens=count, ignore_eos=True))
-
-    for _ in range(2):
-        answer()
-    watched: list[Answer] = []
-    whole, reading = profiled(lambda: watched.append(answer())), profiled(lambda: answer(1))
-    counts, seen = plain.counts, watched[0].counts
-    assert counts is not None and seen is not None
-    row: Row = {"policy": policy, "steps": counts.steps, "tokens_per_step": counts.emitted / counts.steps}
-    # What reading the prompt took is known from an answer of one token.
-    busy_ms = (whole.busy_ms - reading.busy_ms) / max(seen.steps, 1)
-    row |= step_figures(plain.timing.decode_s * 1e3 / counts.steps, busy_ms)
-    row["stage_ms"] = {name: ms / counts.steps for name, ms in counts.stage_ms.items()}
-    row["largest_kernels_ms"] = {name: ms / max(seen.steps, 1) for name, ms in whole.largest().items()}
-    world.say(
-        f"{policy}: a step of {row['tokens_per_step']:.2f} tokens takes {row['step_ms']:.3f} ms, "
-        f"the device {busy_ms:.3f}; gap {row['gap']:.1%}"
-    )
-    return row
-
-
-def step_figures(step_ms: float, device_ms: float) -> Row:
-    """`gap`: the part of a step in which the device has nothing to do; `of_kernels`: speed end to end over
-    the speed that kernel time alone would give.
-    """
-    return {
-        "step_ms": step_ms,
-        "device_ms": device_ms,
-        "gap": 1.0 - device_ms / step_ms,
-        "of_kernels": device_ms / step_ms,
-    }
-
-
 def run(world: World, options: Options) -> None:
     clock, floor = Clock(world, options.rounds, options.in_a_row), target_bytes(world.plan)
     found: dict[str, list[Row]] = {part: [] for part in options.parts}
@@ -332,7 +277,7 @@ def run(world: World, options: Options) -> None:
             add("target", (tokens, context), partial(target_row, world, clock, floor, tokens, context))
     for rows in _fitting(world, options):
         add("drafter", rows, partial(drafter_row, world, clock, options, rows))
-    plain: dict[str, Answer] = {}
+    plain: dict[str, list[Answer]] = {}
     if "steps" in options.parts:
         for policy in options.policies:
             with world.case(f"steps {policy}"):
@@ -340,8 +285,8 @@ def run(world: World, options: Options) -> None:
     at = min(options.attention_context, longest)
     for tokens in options.attention_tokens:
         add("attention", tokens, partial(attention_row, world, clock, floor, tokens, at))
-    for policy, answer in plain.items():
-        add("steps", policy, partial(steps_row, world, policy, options.step_tokens, answer))
+    for policy, answers in plain.items():
+        add("steps", policy, partial(steps_row, world, policy, options.step_tokens, answers))
 
 
 def _fitting(world: World, options: Options) -> Sequence[int]:
