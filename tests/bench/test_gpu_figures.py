@@ -1,5 +1,6 @@
 """The arithmetic of the device's benchmarks: bytes, spans, batches, partings, options."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ from bench.gpu.batch import MIXES, Done, batch_of, cell, distinct, lowest
 from bench.gpu.exactness import compared_tokens, summed_up
 from bench.gpu.floor import Streamed, drafter_bytes, target_bytes
 from bench.gpu.grown import TINY_SHAPE, World, plan_pair
-from bench.gpu.passes import bushy, pass_rows, step_figures
-from bench.gpu.profiled import covered, is_attention
+from bench.gpu.passes import bushy, pass_rows
+from bench.gpu.profiled import Profile, covered, is_attention
 from bench.gpu.script import read_value, run_one
+from bench.gpu.steps import Watched, matched, mean_bet, step_figures
 from bench.partings import Comparison, Parting
+from wager.bench.records import Answer, Counts, Timing
 from wager.errors import ConfigError
 from wager.train.grow import reader_of
 
@@ -59,6 +62,27 @@ def test_a_timed_pass_has_one_root_and_a_branching_tree() -> None:
 def test_the_gap_is_what_the_device_does_not_use() -> None:
     found = step_figures(8.0, 6.0)
     assert (found["gap"], found["of_kernels"]) == (0.25, 0.75)
+
+
+def answer_of(wall_ms: float, *bets: int) -> Answer:
+    return Answer(Timing(wall_ms / 1e3, 0.0, len(bets)), (), Counts(steps=len(bets), bets=Counter(bets)))
+
+
+def test_a_step_is_set_against_a_profile_whose_bets_are_the_most_alike() -> None:
+    answers = [
+        answer_of(12.0, 31, 31),
+        answer_of(10.0, 15, 15),
+        answer_of(10.6, 15, 15),
+        answer_of(9.0, 0, 0),
+    ]
+    profiles = [
+        Watched(counts, Profile({}, 1.0))
+        for one in (answer_of(0.0, 63, 31), answer_of(0.0, 15, 16))
+        if (counts := one.counts) is not None
+    ]
+    own, seen = matched(answers, profiles)
+    assert mean_bet(seen.counts) == 15.5
+    assert own is answers[2], "of two that bet alike, the one nearer to what most steps take"
 
 
 def encoded() -> dict[str, list[list[int]]]:
