@@ -10,36 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from tests.equivalence.world import Job, World, alone, drive, is_clean, make_engine, make_world, prompt
+from tests.equivalence.kernel_engines import MARKS, engine_of, jobs
+from tests.equivalence.world import Job, World, alone, drive, is_clean
 from tests.nn.kernels import ways
 from wager.draft.block import BlockDrafter
 from wager.engine.engine import Engine
-from wager.nn import kernels
-from wager.records import SamplingParams
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-pytestmark = [pytest.mark.gpu] if DEVICE == "cuda" else []
+pytestmark = MARKS
 assert ways
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return make_world(tmp_path_factory.mktemp("kernels"))
-
-
-@pytest.fixture
-def on_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "has_kernels", lambda device: True)
-
-
-def engine_of(world: World, policy: str, **settings: Any) -> Engine:
-    values = {"dtype": "float32", "device": DEVICE, "max_rows": 4, "max_step_tokens": 64, "calibrate": False}
-    return make_engine(world, "block", policy, **values | settings)
-
-
-def jobs(temperature: float, **params: Any) -> list[Job]:
-    sampling = SamplingParams(temperature=temperature, max_tokens=10, seed=3, ignore_eos=True, **params)
-    return [Job(prompt(index, length, period=4), sampling) for index, length in enumerate((5, 23, 9))]
 
 
 @pytest.mark.parametrize("params", [{"temperature": 0.0}, {"temperature": 0.9, "top_k": 20, "top_p": 0.9}])

@@ -6,15 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.equivalence.test_kernels import DEVICE, engine_of, jobs, on_kernels, pytestmark, world
+from tests.equivalence.kernel_engines import MARKS, engine_of, jobs
 from tests.equivalence.world import World, alone, drive, is_clean
 from tests.nn.kernels import ways
 from wager.draft.base import Unseen
 from wager.draft.block import BlockDrafter
+from wager.draft.scores import HostTop
 from wager.engine.engine import Engine
 from wager.tree import Tree
 
-assert ways and pytestmark is not None and on_kernels and world and DEVICE
+pytestmark = MARKS
+assert ways
 
 
 def unseen_in(engine: Engine) -> list[list[int]]:
@@ -86,16 +88,20 @@ def test_a_draft_that_is_no_number_costs_its_row_no_more_than_its_bets(
     engine, (job, *_) = engine_of(world, "tree:9"), jobs(0.0)
     drafter = engine.drafters["block"]
     assert isinstance(drafter, BlockDrafter) and drafter.device is not None
-    begun, unseen = unseen_in(engine), drafter.unseen
+    begun, unseen, result = unseen_in(engine), drafter.unseen, drafter.device.result
 
-    def broken(rows: Any) -> Unseen | None:
+    def on_the_device(rows: Any) -> Unseen | None:
         found = unseen(rows)
         if found is not None:
             found.top.fill_(float("nan"))
-            drafter.device._host_top.fill_(float("nan"))  # type: ignore[union-attr]
         return found
 
-    monkeypatch.setattr(drafter, "unseen", broken)
+    def on_the_host() -> HostTop:
+        found = result()
+        return found._replace(logprobs=np.full_like(found.logprobs, np.nan))
+
+    monkeypatch.setattr(drafter, "unseen", on_the_device)
+    monkeypatch.setattr(drafter.device, "result", on_the_host)
     assert (
         drive(engine, {0: [("one", job)]}, {}).tokens("one")
         == alone(engine_of(world, "ar", kernels="off"), [job])[0]
