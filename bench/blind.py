@@ -87,7 +87,9 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--traces", type=Path, metavar="F.npz", help="recorded drafts to replay")
-    parser.add_argument("--costs", default="h200", help="what steps cost, as `wager simulate` knows it [h200]")
+    parser.add_argument(
+        "--costs", default="h200", help="what steps cost, as `wager simulate` knows it [h200]"
+    )
     parser.add_argument("--json", type=Path, default=RESULT, help="result file [bench/results/blind.json]")
     parser.add_argument("--docs", action="store_true", help="rewrite the table in the page")
     given = parser.parse_args()
@@ -109,9 +111,14 @@ def main() -> None:
             "traces_sha256": hashlib.sha256(given.traces.read_bytes()).hexdigest(),
             "costs": given.costs,
         }
-        print("written to", write_result("blind", config, {"summary": summary(cells), "cells": cells}, given.json))
+        print(
+            "written to",
+            write_result("blind", config, {"summary": summary(cells), "cells": cells}, given.json),
+        )
     if given.docs:
-        PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), "blind", table(given.json)), encoding="utf-8")
+        PAGE.write_text(
+            with_table(PAGE.read_text(encoding="utf-8"), "blind", table(given.json)), encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

@@ -63,6 +63,8 @@ class SightUnseen:
         blind = engine.controller.blind([row.view for row in rows], drafts)
         asked = [] if blind is None else self._rows(rows, lines, draft.top.shape[2], blind)
         if asked and engine.runner.can_build(asked) and self._has_pages(rows, asked):
+            # Growing may have moved a sequence to other pages.
+            asked = [own._replace(pages=row.sequence.pages) for row, own in zip(rows, asked, strict=True)]
             self._begun = _Begun(asked, engine.runner.run_unseen(asked, draft.top))
 
     def see(self, rows: Many[StepRow], drafts: Many[Draft | None]) -> list[Tree]:
