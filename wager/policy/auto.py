@@ -19,6 +19,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from wager.policy.allocation import allocate, firsts
+from wager.policy.asking import Asking
 from wager.policy.auto_step import Arranged, Step, StepMark
 from wager.policy.base import (
     MANY,
@@ -80,6 +81,7 @@ class Auto:
         """Whether the step before ran as its kind does; a plain one may need another in front of it."""
         self._stake = Stake(experience, self.config)
         self._overrun = Overrun()
+        self._asking = Asking()
         self._worth = Worth(experience, self._known, self._overrun)
         self._nodes = Nodes(experience, self._known, self.config.max_nodes)
         self._foresight: Foresight | None = None
@@ -110,6 +112,7 @@ class Auto:
         step, plain = self._begin(rows), [PLAIN] * len(rows)
         left = max([row.max_depth for row in rows], default=0)
         if self.rests(Coming(len(rows), sum([row.num_pending for row in rows]), left)):
+            step.has_rested = True
             return plain
         self._known.skip(self._rest.end())
         costs = self.experience.costs
@@ -128,7 +131,8 @@ class Auto:
             if step.postponed and not step.depths:
                 self._rest.pause(len(rows), step.postponed - 1)
             elif not step.depths:
-                self._rest.begin(rows, step.probes, self._stake.recovery(step, rows))
+                recovery, again = self._stake.recovery(step, rows), self._asking.pays(len(rows))
+                self._rest.begin(rows, step.probes, recovery, ask_again=again)
             elif len(rows) >= MANY:
                 self._rest.begin(rows, ())  # a look, and on at once
         return offers
@@ -273,6 +277,7 @@ class Auto:
         if arranged is not None:
             self._learn_reach(step, arranged, costs)
         self._learn_rate(outcome, costs)
+        self._learn_asking(outcome, step)
         if arranged is not None:
             if self._foresight is not None and not step.was_blind and len(arranged.rows) < MANY:
                 self._foreseen(arranged.rows, arranged.drafts, self._foresight)
@@ -290,6 +295,15 @@ class Auto:
                 self._rest.cut()
                 line.probe.result(won=True)  # far better than thought: look again at once
         step.costs = None
+
+    def _learn_asking(self, outcome: StepOutcome, step: Step) -> None:
+        num_rows = len(outcome.rows)
+        if step.base_tokens != num_rows or step.probing:
+            return  # prompts take their time; looks are no bets
+        if not step.has_rested:
+            self._asking.led_to(num_rows, bet=step.num_worthy > 0)
+        if not any(share.offer.drafter for share in outcome.rows):
+            self._asking.took(num_rows, outcome.verify_ms / step.base_ms, asked=not step.has_rested)
 
     def _step_of(self, outcome: StepOutcome) -> Step:
         """The step under way, or the one before it: where a device drafts, learning comes a step later."""

@@ -78,6 +78,8 @@ class Step:
     drafts_ms: float = 0.0
     """What the drafts of this step are expected to take."""
     arranged: Arranged | None = None
+    has_rested: bool = False
+    """Whether no drafter was asked."""
     was_blind: bool = False
     """Whether that was decided before the drafts were seen."""
     mark: StepMark | None = None

@@ -41,11 +41,14 @@ class Rest:
         self._spells: list[_Spell] = []
         self._drafters: set[str] = set()
 
-    def begin(self, rows: Sequence[Row], probes: Iterable[Probe], blocked: int = 0) -> None:
+    def begin(
+        self, rows: Sequence[Row], probes: Iterable[Probe], blocked: int = 0, *, ask_again: bool = True
+    ) -> None:
         """Nothing was offered to these rows: rest from the next step on.
 
         probes: of the drafters that were weighed, the best of each row; they tell when the next look is due.
-        blocked: steps in which nobody may bet, whatever it is worth.
+        blocked: steps in which nobody may bet, whatever it is worth. ask_again: whether a drafter that could
+        propose nothing is worth being asked at every step.
         """
         able, many = {drafter for row in rows for drafter in row.drafters}, len(rows) >= MANY
         self._drafters |= able
@@ -54,7 +57,7 @@ class Rest:
         longest = max(_LEAST_OF_MANY, due) if many else _LONGEST
         steps = longest if many else min(longest, due)
         if not able or self._drafters - able:  # one that could not may find something at any step
-            steps = min(steps, _UNABLE if many else 0)
+            steps = min(steps, _UNABLE) if many else 0 if ask_again else steps
         self._lie(len(rows), 1 + min(longest, max(steps, blocked - 1)))
 
     def pause(self, num_rows: int, steps: int = 1) -> None:

@@ -1,0 +1,58 @@
+"""What it costs to ask: by how much plain steps take longer in which drafters were asked and nothing was bet.
+
+A drafter that copies from the text may find something at any step, so as long as it might it is asked at
+every step; but asking takes the host's time, and on a device keeps plain passes from running ahead. It is
+worth it while asking leads to a bet often enough. Known by octaves of rows; learned from every plain step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wager.policy.base import crowd_of
+
+_RATE = 0.05  # share of the newest step in what plain steps take,
+_SHARE_RATE = 0.02  # and in how often asking leads to a bet
+_SELDOM = 0.1  # below this share resting is tried, to find out what it saves
+_OUTLIER = 2.0  # times what a plain step should take: a stall, which says nothing
+
+
+@dataclass(slots=True)
+class _Crowd:
+    """Means over steps of about as many rows; times in those of the plain pass."""
+
+    asked: float | None = None
+    resting: float | None = None
+    led_to_bets: float = 1.0
+
+
+class Asking:
+    """Kept by `auto`."""
+
+    def __init__(self) -> None:
+        self._crowds: dict[int, _Crowd] = {}
+
+    def led_to(self, num_rows: int, *, bet: bool) -> None:
+        """Drafters were asked in a step of so many rows."""
+        crowd = self._of(num_rows)
+        crowd.led_to_bets += _SHARE_RATE * (bet - crowd.led_to_bets)
+
+    def took(self, num_rows: int, time: float, *, asked: bool) -> None:
+        """A step without any draft took so many times its plain pass."""
+        crowd, time = self._of(num_rows), min(time, _OUTLIER)
+        before = crowd.asked if asked else crowd.resting
+        mean = time if before is None else before + _RATE * (time - before)
+        if asked:
+            crowd.asked = mean
+        else:
+            crowd.resting = mean
+
+    def pays(self, num_rows: int) -> bool:
+        """Whether a step in which nobody was worth a draft should ask all the same."""
+        crowd = self._of(num_rows)
+        if crowd.asked is None or crowd.resting is None:
+            return crowd.led_to_bets >= _SELDOM
+        return crowd.led_to_bets >= crowd.asked - crowd.resting  # a bet gains about one plain step
+
+    def _of(self, num_rows: int) -> _Crowd:
+        return self._crowds.setdefault(crowd_of(num_rows), _Crowd())
