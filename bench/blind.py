@@ -1,4 +1,4 @@
-"""What a look at a draft is worth: `auto` after a look and sight unseen, over recorded drafts, at equal costs.
+"""What a look at a draft is worth: `auto` after a look and sight unseen, on recorded drafts, at equal costs.
 
     python -m bench.blind --traces F.npz [--costs h200] [--docs]
 
@@ -102,7 +102,8 @@ def main() -> None:
                 cells.append(measured(content, costs, rows))
                 one = cells[-1]
                 print(
-                    f"{one['kind']:8s} {one['temperature']:4s} {rows} rows: after a look {one['looked']:.3f}, "
+                    f"{one['kind']:8s} {one['temperature']:4s} {rows} rows: after a look "
+                    f"{one['looked']:.3f}, "
                     f"sight unseen {one['blind']:.3f}, a look is worth {one['worth_ms']:.3f} ms a step",
                     flush=True,
                 )

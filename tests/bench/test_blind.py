@@ -1,4 +1,4 @@
-"""What a look is worth: the table in the page is the result file's, and a replay finds both ways of betting."""
+"""What a look is worth: the table in the page is the result file's, and a replay bets in both ways."""
 
 import pytest
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wager.policy.base import crowd_of
+from wager.policy.auto_step import Step
+from wager.policy.base import StepOutcome, crowd_of
 
 _RATE = 0.05  # share of the newest step in what plain steps take,
 _SHARE_RATE = 0.02  # and in how often asking leads to a bet
 _SELDOM = 0.1  # below this share resting is tried, to find out what it saves
+_CHEAP = 0.01  # of a plain step is no price worth minding
 _OUTLIER = 2.0  # times what a plain step should take: a stall, which says nothing
 
 
@@ -32,14 +34,17 @@ class Asking:
     def __init__(self) -> None:
         self._crowds: dict[int, _Crowd] = {}
 
-    def led_to(self, num_rows: int, *, bet: bool) -> None:
-        """Drafters were asked in a step of so many rows."""
-        crowd = self._of(num_rows)
-        crowd.led_to_bets += _SHARE_RATE * (bet - crowd.led_to_bets)
-
-    def took(self, num_rows: int, time: float, *, asked: bool) -> None:
-        """A step without any draft took so many times its plain pass."""
-        crowd, time = self._of(num_rows), min(time, _OUTLIER)
+    def learn(self, outcome: StepOutcome, step: Step) -> None:
+        """A finished step. Prompts take a time of their own, and looks are no bets: they are left out."""
+        num_rows = len(outcome.rows)
+        if step.base_tokens != num_rows or step.probing:
+            return
+        crowd, asked = self._of(num_rows), not step.has_rested
+        if asked:
+            crowd.led_to_bets += _SHARE_RATE * ((step.num_worthy > 0) - crowd.led_to_bets)
+        if any(share.offer.drafter for share in outcome.rows):
+            return
+        time = min(outcome.verify_ms / step.base_ms, _OUTLIER)
         before = crowd.asked if asked else crowd.resting
         mean = time if before is None else before + _RATE * (time - before)
         if asked:
@@ -52,7 +57,8 @@ class Asking:
         crowd = self._of(num_rows)
         if crowd.asked is None or crowd.resting is None:
             return crowd.led_to_bets >= _SELDOM
-        return crowd.led_to_bets >= crowd.asked - crowd.resting  # a bet gains about one plain step
+        # A bet gains about one plain step.
+        return crowd.led_to_bets + _CHEAP >= crowd.asked - crowd.resting
 
     def _of(self, num_rows: int) -> _Crowd:
         return self._crowds.setdefault(crowd_of(num_rows), _Crowd())

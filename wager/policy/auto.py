@@ -277,7 +277,7 @@ class Auto:
         if arranged is not None:
             self._learn_reach(step, arranged, costs)
         self._learn_rate(outcome, costs)
-        self._learn_asking(outcome, step)
+        self._asking.learn(outcome, step)
         if arranged is not None:
             if self._foresight is not None and not step.was_blind and len(arranged.rows) < MANY:
                 self._foreseen(arranged.rows, arranged.drafts, self._foresight)
@@ -295,15 +295,6 @@ class Auto:
                 self._rest.cut()
                 line.probe.result(won=True)  # far better than thought: look again at once
         step.costs = None
-
-    def _learn_asking(self, outcome: StepOutcome, step: Step) -> None:
-        num_rows = len(outcome.rows)
-        if step.base_tokens != num_rows or step.probing:
-            return  # prompts take their time; looks are no bets
-        if not step.has_rested:
-            self._asking.led_to(num_rows, bet=step.num_worthy > 0)
-        if not any(share.offer.drafter for share in outcome.rows):
-            self._asking.took(num_rows, outcome.verify_ms / step.base_ms, asked=not step.has_rested)
 
     def _step_of(self, outcome: StepOutcome) -> Step:
         """The step under way, or the one before it: where a device drafts, learning comes a step later."""
