@@ -2,8 +2,9 @@
 
 A policy is asked twice per step: `offer` before drafting (run a drafter at all, and for which rows?) and
 `arrange` after it (which of these guesses are worth a place in the pass?), or `blind` before, where a device
-would stand idle for the answer; then it is told what happened (`learn`). It knows log-probabilities, times and verdicts, never tokens or tensors. The controller calls it;
-the replay engine and the real engine drive the controller in the same way.
+would stand idle for the answer; then it is told what happened (`learn`). It knows log-probabilities, times
+and verdicts, never tokens or tensors. The controller calls it; the replay engine and the real engine drive
+the controller in the same way.
 """
 
 from __future__ import annotations
