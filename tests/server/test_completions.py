@@ -104,7 +104,11 @@ def test_logprobs(http: httpx.Client) -> None:
     assert text.startswith(choice["message"]["content"][:3])
     chunks = post(http, "/v1/chat/completions", {**asked, "stream": True})
     streamed = [one for c in chunks for one in (c["choices"][0]["logprobs"] or {}).get("content", [])]
-    assert streamed == content
+    # The passes of the two need not be of one size, and round differently then.
+    assert [one["bytes"] for one in streamed] == [one["bytes"] for one in content]
+    pairs = zip(streamed, content, strict=True)
+    assert all(one["logprob"] == pytest.approx(other["logprob"], abs=1e-4) for one, other in pairs)
+    assert all(len(one["top_logprobs"]) == 3 for one in streamed)
     older = post(http, "/v1/completions", {**TEXT, "logprobs": 2})["choices"][0]["logprobs"]
     assert {len(part) for part in older.values()} == {12}
 
