@@ -18,6 +18,7 @@ from wager.engine.rows import StepRow, any_broken, draft_row, draft_row_behind, 
 from wager.engine.scheduler import Planned
 from wager.engine.sequence import Sequence
 from wager.errors import DrafterError, OutOfPages, one_line
+from wager.policy import PLAIN
 from wager.records import Verdict
 from wager.target import RunResult
 
@@ -50,7 +51,21 @@ class Drafting:
             self.lose([sequence], error)
             return ()
 
-    def propose(self, name: str, rows: list[StepRow]) -> list[Proposal | None]:
+    def propose(self, rows: Many[StepRow]) -> list[Proposal | None]:
+        """What each row's drafter guesses. One that fails costs its rows their bets, no more."""
+        proposals: list[Proposal | None] = [None] * len(rows)
+        by_drafter: dict[str, list[int]] = {}
+        for i, row in enumerate(rows):
+            if row.offer.drafter is not None:
+                by_drafter.setdefault(row.offer.drafter, []).append(i)
+        for name, places in by_drafter.items():
+            for i, proposal in zip(places, self._ask(name, [rows[i] for i in places]), strict=True):
+                proposals[i] = proposal
+                if proposal is None:
+                    rows[i].offer = PLAIN
+        return proposals
+
+    def _ask(self, name: str, rows: list[StepRow]) -> list[Proposal | None]:
         """Run a drafter; if it fails, its rows go on plainly and it is not asked for them again."""
         try:
             for row in rows:

@@ -20,7 +20,7 @@ from wager.draft.base import Proposal
 from wager.engine.rows import StepRow, closed, drafts_of, outcome_of, report_of, stacked_tokens
 from wager.engine.sequence import Finish
 from wager.engine.telemetry import StageClock, StepReport
-from wager.policy import PLAIN, Evidence, Offer, StepOutcome
+from wager.policy import Evidence, Offer, StepOutcome
 from wager.records import Verdict
 from wager.target import Choices, RunResult, judge
 from wager.tree import row_trees
@@ -69,20 +69,11 @@ def bet(engine: Engine, rows: list[StepRow]) -> list[Offer]:
 
 
 def draft(engine: Engine, rows: list[StepRow], offers: list[Offer]) -> list[Proposal | None]:
-    """One pass per drafter for all rows it serves. A drafter that fails costs its rows their bet, no more."""
-    proposals: list[Proposal | None] = [None] * len(rows)
-    by_drafter: dict[str, list[int]] = {}
-    for i, offer in enumerate(offers):
-        rows[i].offer = offer
-        if offer.drafter is not None:
-            by_drafter.setdefault(offer.drafter, []).append(i)
+    """One pass per drafter for all rows it serves; a bet sight unseen has its target pass queued behind."""
+    for row, offer in zip(rows, offers, strict=True):
+        row.offer = offer
     engine.unseen.begin(rows)
-    for name, places in by_drafter.items():
-        for i, proposal in zip(places, engine.drafting.propose(name, [rows[i] for i in places]), strict=True):
-            proposals[i] = proposal
-            if proposal is None:
-                rows[i].offer = PLAIN
-    return proposals
+    return engine.drafting.propose(rows)
 
 
 def arrange(engine: Engine, rows: list[StepRow], proposals: list[Proposal | None]) -> None:
