@@ -13,6 +13,7 @@ from wager.draft.base import Unseen
 from wager.draft.block import BlockDrafter
 from wager.draft.scores import HostTop
 from wager.engine.engine import Engine
+from wager.policy import Blind
 from wager.tree import Tree
 
 pytestmark = MARKS
@@ -43,6 +44,16 @@ def test_texts_are_those_of_plain_decoding(
     assert is_clean(engine) and engine.unseen.take() is None
     if policy != "auto":  # which may find the drafter of this small world not worth its time
         assert begun and all(nodes for (nodes,) in begun)
+
+
+def test_a_calibrated_bet_gives_the_same_texts(world: World, on_kernels: None) -> None:
+    """As `auto` bets: fewer nodes than there are candidates, chosen by a calibration of its own."""
+    engine, (job, *_) = engine_of(world, "tree:9"), jobs(0.9)
+    begun = unseen_in(engine)
+    engine.controller.blind = lambda rows, drafts: Blind([7], [(0.2, 0.8, -0.1)])  # type: ignore[method-assign]
+    run = drive(engine, {0: [("one", job)]}, {})
+    assert [run.tokens("one")] == alone(engine_of(world, "ar", kernels="off"), [job])
+    assert begun and all(0 < nodes <= 7 for (nodes,) in begun)
 
 
 def test_several_rows_at_once(world: World, on_kernels: None) -> None:

@@ -9,18 +9,21 @@ it gave.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence as Many
 from typing import TYPE_CHECKING, NamedTuple
 
 from wager.draft.base import Unseen
 from wager.engine.rows import NO_TREE, StepRow
-from wager.errors import OutOfPages
+from wager.errors import OutOfPages, one_line
 from wager.policy import Blind, Draft
 from wager.target import RunResult, UnseenRow
 from wager.tree import Tree
 
 if TYPE_CHECKING:
     from wager.engine.engine import Engine
+
+log = logging.getLogger("wager.engine")
 
 
 class _Begun(NamedTuple):
@@ -89,8 +92,10 @@ class SightUnseen:
             for row in rows:
                 self._engine.drafting.make_room(row)
             return self._engine.drafters[name].unseen([row.draft_row() for row in rows])
-        except Exception:
-            return None  # whoever asks for the draft meets it again, and says so
+        except Exception as error:
+            # Whoever asks for the draft meets it again, and counts it.
+            log.debug("%s: no draft to bet on unseen: %s", name, one_line(error))
+            return None
 
     def _rows(
         self, rows: Many[StepRow], lines: Many[tuple[int, int]], ranks: int, blind: Blind
