@@ -77,7 +77,7 @@ def draft(engine: Engine, rows: list[StepRow], offers: list[Offer]) -> list[Prop
 
 
 def arrange(engine: Engine, rows: list[StepRow], proposals: list[Proposal | None]) -> None:
-    """The second decision: one forest over all rows, cut into trees. Sight unseen it was made with the bet."""
+    """The second decision: one forest, cut into a tree per row. Sight unseen it was made with the bet."""
     drafts = drafts_of(rows, proposals)
     if engine.unseen.has_begun:
         trees = engine.unseen.see(rows, drafts)
