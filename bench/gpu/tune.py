@@ -1,12 +1,11 @@
 """Which cuts, tiles and launches are quickest here: attention, products, then whole layers by search.
 
-    python -m bench.gpu.tune [--only attention products layer long passes] [--json PATH]
+    python -m bench.gpu.tune [--only attention products layer passes] [--json PATH]
 
 Everything is compiled first, by several processes into Triton's cache. Then attention is timed in many
 configurations per case and products in some; a layer is searched from two ends, the library's products and
-our own, changing one choice at a time. `long` tries attention once more where it was far from its floor, and
-`passes` times whole passes as the runtime takes them. What launches early is checked to give the same numbers
-as what does not.
+our own, changing one choice at a time. `passes` times whole passes as the runtime takes them. What launches
+early is checked to give the same numbers as what does not.
 `--dry` runs a little of it on a tiny shape, without a device if need be (then with TRITON_INTERPRET=1).
 """
 
@@ -31,12 +30,10 @@ from bench.gpu.kernel_clock import TINY, Bench, Clock, Row, Shape, read_rate
 from bench.gpu.kernel_layer import Pass, Stream, Way, make_heads, make_layer, make_pass, recut, way_us
 from bench.gpu.tune_choices import (
     ATTENTION_CASES,
-    LONG_CASES,
     Attending,
     Case,
     attendings,
     first_way,
-    long_attendings,
     own_way,
     product_configs,
     way_options,
@@ -45,12 +42,10 @@ from bench.gpu.tune_compile import compile_share
 from bench.gpu.tune_pass import PASS_SIZES, show_pass, tune_passes
 from bench.results import write_result
 from wager.nn.kernels.attention import attend
-from wager.nn.kernels.device import PLAIN, Launch
+from wager.nn.kernels.device import Launch
 from wager.nn.kernels.matmul import ProductConfig, gated_product, product, split_product
-from wager.nn.layers.attention import HeadShape
 
 Best = dict[Case, list[Attending]]
-Choices = Callable[[Case, HeadShape], list[Attending]]
 _SEARCH_S = 12.0
 
 
@@ -68,19 +63,13 @@ def attention_us(bench: Bench, world: Pass, how: Attending, launch: Launch) -> f
     return bench.clock.us(call, len(cut.stores))
 
 
-def tune_attention(
-    bench: Bench, cases: tuple[Case, ...], best: Best, can_early: bool, choices: Choices = attendings
-) -> Iterator[Row]:
-    heads = bench.shape.heads
+def tune_attention(bench: Bench, cases: tuple[Case, ...], best: Best, can_early: bool) -> Iterator[Row]:
+    heads, launch = bench.shape.heads, Launch(can_early)
     for case in cases:
         world = make_pass(bench, *case)
-        us: dict[str, float] = {}
-        hows = {how.label: how for how in choices(case, heads)}
-        for label, how in hows.items():
-            us[label] = tried(partial(attention_us, bench, world, how, PLAIN))
+        hows = {how.label: how for how in attendings(case, heads)}
+        us = {label: tried(partial(attention_us, bench, world, how, launch)) for label, how in hows.items()}
         best[case] = [hows[label] for label in sorted(us, key=us.__getitem__)[:3]]
-        for how in best[case] if can_early else ():
-            us[f"{how.label} early"] = tried(partial(attention_us, bench, world, how, Launch(True)))
         keys = case.rows * (case.context + case.tokens // case.rows)
         num_bytes = 2 * keys * heads.num_kv_heads * heads.head_dim * bench.dtype.itemsize
         yield bench.row("attention", case.tokens, num_bytes, us, rows=case.rows, context=case.context)
@@ -244,7 +233,6 @@ def main() -> None:
     tokens = (1, 4) if options.dry else (1, 16, 64)
     bench = Bench(shape, clock, tokens, (40,) if options.dry else (1024, 16_384), rate)
     cases = (Case(1, 4, 40), Case(2, 2, 40)) if options.dry else ATTENTION_CASES
-    long_cases = (Case(1, 4, 40), Case(1, 16, 40)) if options.dry else LONG_CASES
     sizes = ((1, 40), (8, 1024)) if options.dry else PASS_SIZES
     best: Best = {}
     rows: list[Row] = []
@@ -253,7 +241,6 @@ def main() -> None:
         yield "attention", tune_attention(bench, cases, best, can_early)
         yield "products", tune_products(bench, can_early)
         yield "layer", (tune_layer(bench, count, best, can_early) for count in tokens)
-        yield "long", tune_attention(bench, long_cases, best, can_early, long_attendings)
         yield "passes", tune_passes(bench, sizes)
 
     for name, section in sections():
@@ -261,7 +248,7 @@ def main() -> None:
         try:
             for row in section if name in options.only else ():
                 rows.append(row)
-                show_pass(row) if name == "passes" else show(row, 5 if name == "long" else 6)
+                show_pass(row) if name == "passes" else show(row, 6)
         except Exception as error:  # one section that fails must not cost the others
             rows.append({"kernel": name, "error": repr(error)})
             print(f"{name} failed: {error!r}", flush=True)

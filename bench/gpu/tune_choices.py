@@ -23,9 +23,13 @@ class Case(NamedTuple):
 
 
 ATTENTION_CASES = (
-    *(Case(1, tokens, context) for context in (1024, 16_384) for tokens in (1, 16, 64)),
-    Case(16, 64, 1024),
-    Case(64, 64, 1024),
+    *(Case(1, tokens, context) for context in (1024, 4096, 16_384) for tokens in (1, 8, 16, 32, 64)),
+    Case(1, 128, 1024),
+    Case(1, 256, 1024),
+    Case(1, 512, 1024),
+    Case(1, 256, 16_384),
+    *(Case(rows, rows * each, 1024) for rows in (2, 4, 8, 16, 32, 64) for each in (1, 4, 16)),
+    Case(4, 128, 1024),
 )
 
 
@@ -56,71 +60,28 @@ class Attending(NamedTuple):
 
 
 TILES: dict[int, tuple[tuple[int, int, int], ...]] = {
-    16: (
-        (32, 1, 3), (32, 1, 4), (32, 2, 3), (32, 2, 4), (64, 1, 3), (64, 2, 2), (64, 2, 3), (64, 2, 4),
-        (64, 4, 2), (64, 4, 3), (64, 4, 4), (128, 4, 2), (128, 4, 3), (128, 8, 3),
-    ),
-    64: ((32, 4, 3), (32, 4, 4), (64, 4, 2), (64, 4, 3), (64, 4, 4), (64, 8, 3), (128, 8, 2)),
-    128: ((64, 4, 2), (64, 8, 2), (64, 8, 3), (32, 8, 3), (128, 8, 2)),
-    256: ((32, 8, 2), (64, 8, 2), (64, 16, 2)),
-}  # fmt: skip
-"""By lines of a tile: (keys of a step, warps, stages)."""
-LAST = {16: (64, 4, 3), 64: (64, 4, 3), 128: (64, 8, 2), 256: (64, 8, 2)}
-"""The one that is also tried with the last split merging."""
-
-
-LONG_CASES = (
-    *(Case(1, tokens, 16_384) for tokens in (1, 16, 64)),
-    *(Case(1, tokens, 1024) for tokens in (1, 8, 16, 32, 64)),
-    Case(1, 1, 4096),
-    Case(1, 16, 4096),
-    Case(16, 64, 1024),
-    Case(16, 256, 1024),
-)
-LONG_TILES: dict[int, tuple[tuple[int, int, int], ...]] = {
-    16: (
-        (32, 2, 4), (64, 2, 4), (64, 4, 4), (64, 4, 5), (64, 4, 6), (64, 8, 6), (128, 4, 3), (128, 4, 4),
-        (128, 8, 3), (128, 8, 4),
-    ),
-    32: ((64, 4, 3), (64, 4, 4), (32, 4, 4)),
-    64: ((64, 4, 2), (64, 4, 3), (64, 4, 4), (32, 4, 4), (32, 4, 5), (128, 8, 2), (64, 8, 4)),
-    128: ((64, 8, 2), (64, 8, 3)),
-}  # fmt: skip
-"""What is tried once more, for the cases that were far from their floor."""
-
-
-def long_attendings(case: Case, heads: HeadShape) -> list[Attending]:
-    each, is_short = case.tokens // case.rows, case.rows == 1 and case.context <= 1024
-    lines_of_each = {
-        8: (32, 64),
-        16: (16, 32, 64) if is_short else (64,),
-        64: (64,) if is_short else (64, 128),
-    }
-    cuts = [(2, 64), (2, 128), (2, 256)] if is_short else [(1, 128), (2, 128)]
-    found = []
-    for lines in lines_of_each.get(each, (16 if each * heads.group <= 16 else 64,)):
-        for tile in LONG_TILES[lines]:
-            found += [Attending(*tile, count, lines, least) for count, least in cuts]
-        if is_short and lines == 64:
-            found += [Attending(64, 4, 3, count, lines, least, "last") for count, least in cuts[1:]]
-    return found
-
-
-def lines_of(case: Case, heads: HeadShape) -> tuple[int, ...]:
-    wanted = case.tokens // case.rows * heads.group
-    return (16,) if wanted <= 16 else (64,) if wanted <= 64 else (64, 128, 256)
+    16: ((32, 2, 4), (64, 2, 4), (64, 4, 3), (64, 4, 4), (128, 4, 3)),
+    32: ((64, 4, 3), (64, 4, 4), (128, 4, 3)),
+    64: ((64, 4, 2), (64, 4, 3), (64, 4, 4)),
+    128: ((64, 8, 3), (64, 8, 4)),
+}
+"""By lines of a tile: (keys of a step, warps, stages), out of more that were tried once."""
+MERGES = ("after", "last")
 
 
 def attendings(case: Case, heads: HeadShape) -> list[Attending]:
-    """What to try for a case: a short context is cut by length, a long one by programs."""
-    is_short = case.rows == 1 and case.context <= 1024
-    cuts = [(2, 64), (2, 128), (2, 256)] if is_short else [(count, 128) for count in (1, 2, 3, 4)]
-    found = []
-    for lines in lines_of(case, heads):
-        for tile in TILES[lines]:
-            found += [Attending(*tile, count, lines, least) for count, least in cuts]
-        found += [Attending(*LAST[lines], count, lines, least, "last") for count, least in cuts[1:3]]
-    return found
+    """What to try for a case; a short context is also cut by length."""
+    wanted = case.tokens // case.rows * heads.group
+    usual = max(16, min(64, 1 << (wanted - 1).bit_length()))
+    shortest = (64, 128, 256) if case.rows == 1 and case.context <= 1024 else (128,)
+    return [
+        Attending(*tile, count, lines, least, merge)
+        for lines in ((usual, 128) if wanted >= 128 else (usual,))
+        for tile in TILES[lines]
+        for count in (1, 2)
+        for least in shortest
+        for merge in MERGES
+    ]
 
 
 FEW = {

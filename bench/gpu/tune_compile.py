@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bench.gpu.kernel_clock import EPS, Bench, Clock, Shape
 from bench.gpu.kernel_layer import Pass, make_heads, make_pass, recut
-from bench.gpu.tune_choices import FEW, LAST, LONG_TILES, MANY, TILES, TILES_AHEAD, Attending
+from bench.gpu.tune_choices import FEW, MANY, MERGES, TILES, TILES_AHEAD, Attending
 from bench.gpu.tune_pass import PASS_SIZES, pass_once
 from wager.nn.kernels.attention import attend
 from wager.nn.kernels.device import Launch, ahead_of
@@ -47,25 +47,23 @@ def jobs(bench: Bench, only: list[str]) -> Iterator[Job]:
     launches = (Launch(), Launch(True))
     if "passes" in only:
         yield from (partial(pass_once, bench, tokens, context) for tokens, context in PASS_SIZES)
-    if "long" in only:
-        yield from attention_jobs(bench, launches, LONG_TILES)
     if "attention" in only or "layer" in only:
-        yield from attention_jobs(bench, launches, TILES)
+        yield from attention_jobs(bench, launches)
     if "products" in only or "layer" in only:
         yield from product_jobs(bench, launches)
     if "layer" in only:
         yield from small_jobs(bench, launches)
 
 
-def attention_jobs(
-    bench: Bench, launches: tuple[Launch, ...], tiles: dict[int, tuple[tuple[int, int, int], ...]]
-) -> Iterator[Job]:
-    for lines in tiles:
+def attention_jobs(bench: Bench, launches: tuple[Launch, ...]) -> Iterator[Job]:
+    for lines, tiles in TILES.items():
         world = make_pass(bench, 1, max(1, lines // 4), 1024)
-        hows = [Attending(*tile, 2, lines) for tile in tiles[lines]]
-        if lines in LAST:
-            hows.append(Attending(*LAST[lines], 2, lines, merge="last"))
-        for how in hows:
+        for how in (
+            Attending(*tile, count, lines, merge=merge)
+            for tile in tiles
+            for merge in MERGES
+            for count in ((1, 2) if merge == "last" else (1,))
+        ):
             for launch in launches:
                 yield partial(attend_once, bench, world, how, launch)
 

@@ -117,7 +117,8 @@ def attend(
     if not merges and splits > 1:
         merge_after[(queries.shape[0], num_heads)](
             tables.items, tables.homes, out, plan.space.partial, plan.space.stats, window or 0,
-            AT_ONCE=min(AT_ONCE, splits), num_warps=4, **shape, **launch.options,
+            # One warp needs no barriers, and there are programs enough.
+            AT_ONCE=min(AT_ONCE, splits), num_warps=1, **shape, **launch.options,
         )  # fmt: skip
     return out
 
