@@ -157,7 +157,6 @@ class BlockDrafter:
             if jobs and self.device.fits(_asked(jobs)):
                 self._launch(jobs, self.device)
 
-    @torch.inference_mode()
     def unseen(self, rows: Sequence[DraftRow]) -> Unseen | None:
         """On a device with kernels, where the draft has a block for every row."""
         jobs = self._jobs(rows) if self.device is not None else []
@@ -188,8 +187,9 @@ class BlockDrafter:
         if min(blocks) >= 0:
             return blocks
         self._started = {}
-        self._ingest_for(jobs)
-        device.launch(_asked(jobs))
+        with torch.inference_mode():
+            self._ingest_for(jobs)
+            device.launch(_asked(jobs))
         self._started = {key: index for index, key in enumerate(keys)}
         return list(range(len(jobs)))
 

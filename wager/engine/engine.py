@@ -31,7 +31,7 @@ from wager.engine.telemetry import Telemetry
 from wager.engine.unseen import SightUnseen
 from wager.errors import OutOfPages, RequestError, one_line
 from wager.nn.noise import NoiseSource
-from wager.policy import Coming, Controller, CostModel, Evidence, Row, StepOutcome, needs_target_p1
+from wager.policy import Coming, Controller, CostModel, Row, StepOutcome, needs_target_p1
 from wager.records import CloseKind, SamplingParams, Verdict
 from wager.target import Choices, Sampler, TargetRunner, is_bare
 from wager.text.detokenize import Detokenizer
@@ -249,12 +249,12 @@ class Engine:
             return tree.prefix(max(room, 0))
         return tree
 
-    def deliver(self, row: StepRow, verdict: Verdict, choices: Choices, start: int) -> list[Evidence]:
-        """Append a verdict's tokens to their sequence and tell the caller; returns ripe evidence."""
+    def deliver(self, row: StepRow, verdict: Verdict, choices: Choices, start: int) -> None:
+        """Append a verdict's tokens to their sequence and tell the caller."""
         sequence, num_nodes = row.sequence, row.tree.num_nodes
         if sequence.constraint is not None and sequence.constraint.problem is not None:
             self.end(sequence, Finish.ERROR, f"the grammar: {sequence.constraint.problem}")
-            return []
+            return
         num_text, num_tokens = len(sequence.text), len(sequence.tokens)
         bonus = None if row.close is CloseKind.SOFT else verdict.target_token
         emitted = row.emitted = sequence.append(verdict.accepted, bonus)
@@ -262,20 +262,19 @@ class Engine:
         if choices.logprobs or choices.top_p1:
             note_choices(sequence, emitted, choices, [start, *[start + 1 + node for node in verdict.path]])
         self.scheduler.serve(sequence, emitted)
-        evidence = self.hindsight.feed(sequence.request_id, sequence.tokens[num_tokens:])
+        self.hindsight.feed(sequence.request_id, sequence.tokens[num_tokens:])
         if row.close is not None and sequence.finish is None:
-            evidence += self.hindsight.close(sequence.request_id)  # what is forced says nothing of a draft
+            self.hindsight.close(sequence.request_id)  # what is forced says nothing of a draft
             sequence.force(row.close)
         event = event_since(sequence, num_tokens, num_text, row)
         if sequence.finish is not None:
-            evidence += self.hindsight.close(sequence.request_id)
+            self.hindsight.close(sequence.request_id)
             self._ended.append((sequence, event))
             self.scheduler.finish(sequence)
-            return evidence
+            return
         if sequence.stats.steps == 1:
             self.scheduler.share(sequence)  # the prompt is in the cache: others may start from it
         self._events.append(event)
-        return evidence
 
     def may_learn_late(self, outcome: StepOutcome) -> bool:
         """Whether learning can wait until the next pass runs: a device drafts, and nobody has ended."""
@@ -289,7 +288,11 @@ class Engine:
         """Learn what the step before taught, if that has waited."""
         outcome, self.unlearned = self.unlearned, None
         if outcome is not None:
-            self.controller.learn(outcome)
+            self.learn(outcome)
+
+    def learn(self, outcome: StepOutcome) -> None:
+        """Let costs, ledger and policy take in a step, and what has become known of drafts by now."""
+        self.controller.learn(outcome._replace(evidence=self.hindsight.ripe()))
 
     def end(self, sequence: Sequence, finish: Finish, error: str | None = None) -> None:
         """End a sequence from outside its text: an abort or a failure."""
@@ -297,7 +300,7 @@ class Engine:
             self.telemetry.failed_requests += 1
         num_sent = len(sequence.text)
         sequence.end(finish, error)
-        self.hindsight.close(sequence.request_id)
+        self.hindsight.drop(sequence.request_id)
         self._ended.append((sequence, Event(sequence.request_id, text=sequence.text[num_sent:])))
         self.scheduler.finish(sequence)
 

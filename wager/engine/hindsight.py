@@ -2,7 +2,8 @@
 
 A draft that was paid for says something at every depth, verified or not, once the tokens are there. A draft
 is ripe when a token fell outside it, at its last depth, or when its request ends. Forced tokens end it early:
-they say nothing about the drafter. No torch, no policy: it makes the policy's evidence.
+they say nothing about the drafter. Tokens are only noted when they come, since a device may be waiting, and
+held against the drafts when somebody asks what is ripe. No torch, no policy: it makes the policy's evidence.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ class _Open:
 
     drafter: str
     phase: str
-    token_ids: npt.NDArray[np.int64]
+    token_ids: list[list[int]]
     logprobs: npt.NDArray[np.float32] | None
     spine_only: bool
     ranks: list[int] = field(default_factory=list)
 
     def feed(self, token: int) -> bool:
         """Take the next token; True when there is nothing more to learn."""
-        candidates = self.token_ids[len(self.ranks)].tolist()
+        candidates = self.token_ids[len(self.ranks)]
         rank = candidates.index(token) if token in candidates else -1
         self.ranks.append(rank)
         dead = rank < 0 or (self.spine_only and rank > 0)
@@ -46,6 +47,8 @@ class Hindsight:
 
     def __init__(self) -> None:
         self._open: dict[Hashable, list[_Open]] = {}
+        self._noted: list[tuple[Hashable, Sequence[int]]] = []
+        self._ripe: list[Evidence] = []
 
     def add(
         self,
@@ -55,28 +58,41 @@ class Hindsight:
         proposal: tuple[npt.NDArray[np.int64], npt.NDArray[np.float32] | None, bool],
     ) -> None:
         """A drafter proposed (token ids, log-probabilities, spine only) for the tokens that come next."""
+        self._compare()
         token_ids, logprobs, spine_only = proposal
-        draft = _Open(drafter, phase, token_ids, logprobs, spine_only)
+        draft = _Open(drafter, phase, token_ids.tolist(), logprobs, spine_only)
         self._open.setdefault(request_id, []).append(draft)
 
-    def feed(self, request_id: Hashable, tokens: Sequence[int]) -> list[Evidence]:
-        """These tokens were emitted; returns what is ripe."""
-        drafts = self._open.get(request_id)
-        if not drafts:
-            return []
-        ripe: list[Evidence] = []
-        for token in tokens:
-            still = []
-            for draft in drafts:
-                if draft.feed(token):
-                    ripe.append(draft.evidence())
-                else:
-                    still.append(draft)
-            drafts = still
-        self._open[request_id] = drafts
-        return ripe
+    def feed(self, request_id: Hashable, tokens: Sequence[int]) -> None:
+        """These tokens were emitted."""
+        self._noted.append((request_id, tokens))
 
-    def close(self, request_id: Hashable) -> list[Evidence]:
-        """The request has ended, or its next tokens are forced: hand out what is known."""
+    def close(self, request_id: Hashable) -> None:
+        """The request has ended, or its next tokens are forced: what is known of its drafts is ripe."""
+        self._compare()
         drafts = self._open.pop(request_id, [])
-        return [draft.evidence() for draft in drafts if draft.ranks]
+        self._ripe += [draft.evidence() for draft in drafts if draft.ranks]
+
+    def drop(self, request_id: Hashable) -> None:
+        """The request has failed: its drafts say nothing."""
+        self._compare()
+        self._open.pop(request_id, None)
+
+    def ripe(self) -> list[Evidence]:
+        """What has become known since it was asked last."""
+        self._compare()
+        found, self._ripe = self._ripe, []
+        return found
+
+    def _compare(self) -> None:
+        for request_id, tokens in self._noted:
+            drafts = self._open.get(request_id)
+            for token in tokens if drafts else ():
+                still = []
+                for draft in drafts or ():
+                    if draft.feed(token):
+                        self._ripe.append(draft.evidence())
+                    else:
+                        still.append(draft)
+                drafts = self._open[request_id] = still
+        self._noted.clear()

@@ -17,7 +17,7 @@ from torch import Tensor
 from wager.draft.base import DraftRow, Proposal, Verified
 from wager.engine.sequence import Sequence
 from wager.engine.telemetry import StepReport
-from wager.policy import PLAIN, Draft, Evidence, Offer, Row, RowOutcome, StepOutcome
+from wager.policy import PLAIN, Draft, Offer, Row, RowOutcome, StepOutcome
 from wager.records import CloseKind, Verdict
 from wager.target import ChoiceRow, Choices, RunRow
 from wager.tree import Tree
@@ -227,9 +227,7 @@ def stacked_tokens(proposals: Many[Proposal | None]) -> npt.NDArray[np.int64]:
     return tokens
 
 
-def outcome_of(
-    rows: Many[StepRow], stage_ms: dict[str, float], evidence: list[Evidence], learn_ms: float = 0.0
-) -> StepOutcome:
+def outcome_of(rows: Many[StepRow], stage_ms: dict[str, float], learn_ms: float = 0.0) -> StepOutcome:
     """The step in the policy's words: its whole time, since all of it keeps the next one waiting.
 
     Deciding and learning (`learn_ms`, the step before's) are charged to the bet that caused them, the rest
@@ -246,8 +244,8 @@ def outcome_of(
     deciding_ms = stage_ms["bet"] + stage_ms["draft"] + stage_ms["arrange"] + learn_ms
     verify_ms = sum([stage_ms[stage] for stage in ("plan", "verify", "accept", "commit", "emit")])
     if not drafted:
-        return StepOutcome(shares, num_tokens, verify_ms + deciding_ms, 0.0, evidence)
-    return StepOutcome(shares, num_tokens, verify_ms, deciding_ms, evidence)
+        return StepOutcome(shares, num_tokens, verify_ms + deciding_ms, 0.0)
+    return StepOutcome(shares, num_tokens, verify_ms, deciding_ms)
 
 
 def report_of(outcome: StepOutcome, stage_ms: dict[str, float]) -> StepReport:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from wager.draft.base import Proposal
 from wager.engine.hindsight import Hindsight
 from wager.errors import ConfigError, DrafterError, InputError, ModelError, RequestError
-from wager.policy import PLAIN, Coming, Controller, Evidence, Experience, Offer, Row
+from wager.policy import PLAIN, Coming, Controller, Experience, Offer, Row
 from wager.policy.simple import Plain
 from wager.records import SamplingParams
 from wager.trace.format import PADDING, Trace, save_traces
@@ -150,16 +150,16 @@ class _Notes(Hindsight):
     ) -> None:
         self._drafts[request_id] = Proposal(*proposal)
 
-    def feed(self, request_id: Hashable, tokens: Many[int]) -> list[Evidence]:
+    def feed(self, request_id: Hashable, tokens: Many[int]) -> None:
         (token,) = tokens  # plain decoding: one a step
         draft = self._drafts.pop(request_id, None)
         found = Position(token, draft, self._confidence[request_id])
         self.positions.setdefault(request_id, []).append(found)
-        return []
 
-    def close(self, request_id: Hashable) -> list[Evidence]:
+    def close(self, request_id: Hashable) -> None:
         self._drafts.pop(request_id, None)
-        return []
+
+    drop = close
 
 
 class _Shadow(Plain):

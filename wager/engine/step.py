@@ -20,7 +20,7 @@ from wager.draft.base import Proposal
 from wager.engine.rows import StepRow, closed, drafts_of, outcome_of, report_of, stacked_tokens
 from wager.engine.sequence import Finish
 from wager.engine.telemetry import StageClock, StepReport
-from wager.policy import Evidence, Offer, StepOutcome
+from wager.policy import Offer, StepOutcome
 from wager.records import Verdict
 from wager.target import Choices, RunResult, judge
 from wager.tree import row_trees
@@ -49,9 +49,9 @@ def run_step(engine: Engine) -> StepReport | None:
     clock.mark("accept")
     commit(engine, rows, result, verdicts)
     clock.mark("commit")
-    evidence = emit(engine, rows, verdicts, choices)
+    emit(engine, rows, verdicts, choices)
     clock.mark("emit")
-    outcome = outcome_of(rows, clock.ms, evidence, engine.learn_ms)
+    outcome = outcome_of(rows, clock.ms, engine.learn_ms)
     learn(engine, outcome._replace(is_typical=not engine.ahead.has_paused))
     clock.mark("learn")
     engine.learn_ms = clock.ms["learn"]
@@ -122,11 +122,8 @@ def commit(engine: Engine, rows: list[StepRow], result: RunResult, verdicts: lis
         engine.runner.commit(result, kept)
 
 
-def emit(
-    engine: Engine, rows: list[StepRow], verdicts: list[Verdict | None], choices: Choices
-) -> list[Evidence]:
-    """Append tokens, end what ends, tell the callers; returns what earlier drafts turned out to be worth."""
-    evidence: list[Evidence] = []
+def emit(engine: Engine, rows: list[StepRow], verdicts: list[Verdict | None], choices: Choices) -> None:
+    """Append tokens, end what ends, tell the callers."""
     start = 0
     for row, verdict in zip(rows, verdicts, strict=True):
         if not row.is_judged:
@@ -135,9 +132,8 @@ def emit(
             engine.end(row.sequence, Finish.ERROR, "the model's scores are not finite numbers")
         else:
             row.verdict = verdict
-            evidence += engine.deliver(row, verdict, choices, start)
+            engine.deliver(row, verdict, choices, start)
         start += row.tree.num_nodes + 1
-    return evidence
 
 
 def learn(engine: Engine, outcome: StepOutcome) -> None:
@@ -145,5 +141,5 @@ def learn(engine: Engine, outcome: StepOutcome) -> None:
     if engine.may_learn_late(outcome):
         engine.unlearned = outcome
         return
-    engine.controller.learn(outcome)
+    engine.learn(outcome)
     engine.close_ended()

@@ -16,11 +16,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Sequence
 
-import numpy as np
-
 from wager.policy.allocation import allocate, firsts
 from wager.policy.asking import Asking
-from wager.policy.auto_step import Arranged, Step, StepMark
+from wager.policy.auto_step import Arranged, Step, StepMark, open_step
 from wager.policy.base import (
     MANY,
     PLAIN,
@@ -35,9 +33,10 @@ from wager.policy.base import (
     StepOutcome,
     crowd_of,
 )
-from wager.policy.blind import MOST, Foresight, best_shares
+from wager.policy.blind import MOST, Foresight, blind_bet
 from wager.policy.cost import MAX_TOKENS
 from wager.policy.experience import Experience, longest_context
+from wager.policy.forethought import Forethought
 from wager.policy.known import Known
 from wager.policy.nodes import Nodes
 from wager.policy.overrun import Overrun
@@ -86,6 +85,7 @@ class Auto:
         self._nodes = Nodes(experience, self._known, self.config.max_nodes)
         self._foresight: Foresight | None = None
         """Where somebody can bet blindly."""
+        self._forethought = Forethought(experience, self._known, self._worth, self._stake)
 
     @property
     def prediction(self) -> Prediction:
@@ -109,6 +109,11 @@ class Auto:
         return self._step.plain_ms > 0.0 and not self._stake.bears_all(self._step)
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
+        thought = self._forethought.take(rows)
+        if thought is not None:
+            self._install(thought.step, rows)
+            self._known.skip(self._rest.end())
+            return [thought.offer]
         step, plain = self._begin(rows), [PLAIN] * len(rows)
         left = max([row.max_depth for row in rows], default=0)
         if self.rests(Coming(len(rows), sum([row.num_pending for row in rows]), left)):
@@ -157,42 +162,30 @@ class Auto:
         return offers
 
     def _begin(self, rows: Sequence[Row]) -> Step:
-        context_len = tokens = num_emitting = 0
-        for row in rows:
-            context_len = max(context_len, row.context_len)
-            tokens += row.num_pending
-            num_emitting += row.emits
-        costs = self.experience.costs.curve(len(rows), context_len)
-        tokens, num_emitting = min(tokens, MAX_TOKENS), max(num_emitting, 1)
-        base_ms = plain_ms = float(costs[tokens])
-        if num_emitting != tokens:
-            plain_ms = float(costs[min(num_emitting, MAX_TOKENS)])
-        self._before = self._step
-        self._step = Step(num_emitting / plain_ms, tokens, base_ms, float(num_emitting), costs, plain_ms)
-        self._step.mark = _mark(rows[0]) if rows else None
-        return self._step
+        return self._install(open_step(self.experience.costs, rows), rows)
+
+    def _install(self, step: Step, rows: Sequence[Row]) -> Step:
+        self._before, self._step = self._step, step
+        step.mark = _mark(rows[0]) if rows else None
+        return step
 
     def blind(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Blind | None:
-        step, curves, weights = self._step, list[FloatArray](), list[tuple[float, float, float] | None]()
+        step, foreseen = self._step, self._step.foreseen
         if self._foresight is None:
             self._foresight = Foresight()
-        if step.room is None or step.probing or len(rows) >= MANY:
+        if foreseen is not None and foreseen.is_for(drafts):
+            return foreseen.bet
+        if step.probing or len(rows) >= MANY:
             return None
-        for row, draft in zip(rows, drafts, strict=True):
-            if draft is None:
-                curves.append(np.empty(0))
-                weights.append(None)
-                continue
-            calibrator = self._known.line(draft.drafter, row.phase).calibrator
-            curve = self._foresight.expected(row, draft)
-            if curve is None or not calibrator.keeps_order:
-                return None
-            curves.append(curve[: row.max_nodes])
-            weights.append((calibrator.weights[0], calibrator.weights[1], calibrator.weights[2]))
-        nodes, value = best_shares(curves, step.room)
-        if value <= 0.0 or (value < _CHEAP * step.num_emitting and self._plain_is_stale(rows)):
+        return self._blind(step, rows, drafts)
+
+    def _blind(self, step: Step, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Blind | None:
+        if step.room is None or self._foresight is None:
             return None
-        return Blind(nodes, weights)
+        bet, value = blind_bet(rows, drafts, step.room, self._foresight, self._known)
+        if value < _CHEAP * step.num_emitting and self._plain_is_stale(rows, step):
+            return None
+        return bet
 
     # -- after drafting
 
@@ -200,7 +193,11 @@ class Auto:
         step = self._step
         forest, worth, values = self._nodes.weigh(rows, drafts, step.room or self._stake.room(step, rows))
         num_nodes = _argmax_nodes(values)
-        if num_nodes and values[num_nodes - 1] < _CHEAP * step.num_emitting and self._plain_is_stale(rows):
+        if (
+            num_nodes
+            and values[num_nodes - 1] < _CHEAP * step.num_emitting
+            and self._plain_is_stale(rows, step)
+        ):
             num_nodes = 0
         step.arranged = Arranged(rows, drafts, forest, worth, num_nodes)
         self._stake.took(len(rows), num_nodes)
@@ -226,10 +223,10 @@ class Auto:
         foresight.learn(rows, drafts, forest)
         return forest
 
-    def _plain_is_stale(self, rows: Sequence[Row]) -> bool:
+    def _plain_is_stale(self, rows: Sequence[Row], step: Step) -> bool:
         """Whether a pass without guesses was timed too long ago to be trusted as the measure of all bets."""
         table = self.experience.costs.shape(len(rows), longest_context(rows))
-        base = self._step.base_tokens
+        base = step.base_tokens
         unsure = table.error(base) > 0.04
         return table.age(base) > (2 if unsure else _REFRESH)
 
@@ -266,6 +263,7 @@ class Auto:
 
     def learn(self, outcome: StepOutcome) -> None:
         step = self._step_of(outcome)
+        self._forethought.drop()
         costs = step.costs
         self._rest.tick()
         self._was_typical = outcome.is_typical
@@ -295,6 +293,10 @@ class Auto:
                 self._rest.cut()
                 line.probe.result(won=True)  # far better than thought: look again at once
         step.costs = None
+        under_way = self._step.arranged
+        if step is self._before and under_way is not None and len(under_way.rows) == 1:
+            # The verdict of the step under way is still to come, and then a device waits.
+            self._forethought.think(under_way.rows[0], under_way.drafts[0], self._blind)
 
     def _step_of(self, outcome: StepOutcome) -> Step:
         """The step under way, or the one before it: where a device drafts, learning comes a step later."""

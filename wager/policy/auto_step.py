@@ -10,7 +10,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from wager.policy.base import Draft, FloatArray, Row
+from wager.policy.base import Blind, Draft, FloatArray, Row
+from wager.policy.cost import MAX_TOKENS, CostModel
 from wager.policy.gain import Probe
 from wager.tree import Forest
 
@@ -51,6 +52,19 @@ class Room(NamedTuple):
     prices: FloatArray
 
 
+class Foreseen(NamedTuple):
+    """A bet sight unseen on one draft, thought of before its step."""
+
+    drafter: str
+    num_depths: int
+    bet: Blind | None
+
+    def is_for(self, drafts: Sequence[Draft | None]) -> bool:
+        """Whether this is the draft that it was thought to be."""
+        [draft] = drafts
+        return draft is not None and (draft.drafter, draft.num_depths) == (self.drafter, self.num_depths)
+
+
 @dataclass(slots=True)
 class Step:
     """The step under way, between offer and learn."""
@@ -80,6 +94,7 @@ class Step:
     arranged: Arranged | None = None
     has_rested: bool = False
     """Whether no drafter was asked."""
+    foreseen: Foreseen | None = None
     was_blind: bool = False
     """Whether that was decided before the drafts were seen."""
     mark: StepMark | None = None
@@ -100,3 +115,18 @@ class Step:
                 own = places == i
                 expected[i] = float(probs[own].sum()) - price * int(own.sum())
         return expected
+
+
+def open_step(costs: CostModel, rows: Sequence[Row]) -> Step:
+    """A step of these rows about which nothing is decided."""
+    context_len = tokens = num_emitting = 0
+    for row in rows:
+        context_len = max(context_len, row.context_len)
+        tokens += row.num_pending
+        num_emitting += row.emits
+    curve = costs.curve(len(rows), context_len)
+    tokens, num_emitting = min(tokens, MAX_TOKENS), max(num_emitting, 1)
+    base_ms = plain_ms = float(curve[tokens])
+    if num_emitting != tokens:
+        plain_ms = float(curve[min(num_emitting, MAX_TOKENS)])
+    return Step(num_emitting / plain_ms, tokens, base_ms, float(num_emitting), curve, plain_ms)

@@ -13,7 +13,8 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 
 from wager.policy.auto_step import Room
-from wager.policy.base import Draft, FloatArray, Row
+from wager.policy.base import Blind, Draft, FloatArray, Row
+from wager.policy.known import Known
 from wager.tree import Forest
 
 MOST = 64
@@ -58,6 +59,29 @@ class Foresight:
 
     def forget(self, request_id: Hashable) -> None:
         self._own.pop(request_id, None)
+
+
+def blind_bet(
+    rows: Sequence[Row], drafts: Sequence[Draft | None], room: Room, foresight: Foresight, known: Known
+) -> tuple[Blind | None, float]:
+    """How many guesses to take of each draft, by what drafts of these rows have been like, and their worth.
+
+    None where no number is worth anything, or a draft must be seen.
+    """
+    curves, weights = list[FloatArray](), list[tuple[float, float, float] | None]()
+    for row, draft in zip(rows, drafts, strict=True):
+        if draft is None:
+            curves.append(np.empty(0))
+            weights.append(None)
+            continue
+        calibrator = known.line(draft.drafter, row.phase).calibrator
+        curve = foresight.expected(row, draft)
+        if curve is None or not calibrator.keeps_order:
+            return None, 0.0
+        curves.append(curve[: row.max_nodes])
+        weights.append((calibrator.weights[0], calibrator.weights[1], calibrator.weights[2]))
+    nodes, value = best_shares(curves, room)
+    return (Blind(nodes, weights) if value > 0.0 else None), value
 
 
 def best_shares(curves: Sequence[FloatArray], room: Room) -> tuple[list[int], float]:

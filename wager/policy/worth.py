@@ -40,6 +40,13 @@ class Worth:
 
         return max(row.drafters, key=net)
 
+    def depth_alone(self, row: Row, drafter: str, rate: float) -> int | None:
+        """How deep to draft for a row that runs alone (0: in full); None where that is not worth its time."""
+        gain = max(0.0, self._known.gain(row, drafter, 1).value)
+        price = self._price(rate, drafter, 1, row.context_len)
+        best = best_draft([self._known.reach(row, drafter)], [gain], price)
+        return best.depth if best.net > 0.0 else None
+
     def weigh(
         self, step: Step, drafter: str, rows: Sequence[Row], places: Sequence[int]
     ) -> tuple[int, list[int]]:

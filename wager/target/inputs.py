@@ -8,6 +8,7 @@ Knows pages and devices, not requests or policies. Called by runner.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -55,10 +56,15 @@ class UnseenRow(NamedTuple):
     @property
     def stand_in(self) -> Tree:
         """A tree of as many nodes."""
-        if self.is_chain:
-            return Tree.chain(np.zeros(self.num_nodes, np.int64))
-        nodes = np.zeros(self.num_nodes, np.int32)
-        return Tree(nodes.astype(np.int64), nodes - 1, nodes + 1)
+        return _stand_in(self.num_nodes, self.is_chain)
+
+
+@lru_cache(maxsize=512)
+def _stand_in(num_nodes: int, is_chain: bool) -> Tree:
+    if is_chain:
+        return Tree.chain(np.zeros(num_nodes, np.int64))
+    nodes = np.zeros(num_nodes, np.int32)
+    return Tree(nodes.astype(np.int64), nodes - 1, nodes + 1)
 
 
 class PassInputs(NamedTuple):

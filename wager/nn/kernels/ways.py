@@ -83,7 +83,7 @@ def _split_few(num_out: int, inner: int, processors: int) -> ProductConfig:
 
 def _split(num_out: int, inner: int, processors: int) -> ProductConfig | None:
     """Two programs to a processor, or one that takes more rows of a long inner dimension."""
-    if inner >= 2 * num_out and -(-num_out // 128) * 4 <= processors:
+    if inner >= max(2 * num_out, 512) and -(-num_out // 128) * 4 <= processors:
         return ProductConfig(128, 128, 4, 8, 4, 0)
     if -(-num_out // 64) * 4 <= 2 * processors and inner >= 1024:
         return ProductConfig(64, 128, 4, 4, 3, 0)
