@@ -66,12 +66,16 @@ class Pass(NamedTuple):
         return self.tables.attention()
 
 
-def random_tree(num_nodes: int, rng: np.random.Generator) -> np.ndarray:
-    """Who sees whom among a root and its nodes."""
-    mask = np.eye(num_nodes + 1, dtype=np.bool_)
-    mask[:, 0] = True
-    for node in range(1, num_nodes + 1):
-        mask[node] |= mask[rng.integers(0, node)]
+MASK_WORDS = 2
+"""As the runtime has them: trees of up to 128 nodes."""
+
+
+def random_tree(num_tokens: int, num_causal: int, rng: np.random.Generator) -> np.ndarray:
+    """Who sees whom among pending tokens, the last of which is the root, and its nodes."""
+    mask = np.tril(np.ones((num_tokens, num_tokens), np.bool_))
+    mask[num_causal:, num_causal:] = np.eye(num_tokens - num_causal, dtype=np.bool_)
+    for node in range(num_causal, num_tokens):
+        mask[node] |= mask[rng.integers(num_causal - 1, node)]
     return mask
 
 
@@ -99,22 +103,25 @@ USUAL = Cutting()
 def make_pass(
     bench: Bench, rows: int, tokens: int, context: int, cutting: Cutting = USUAL, merge: str = "after"
 ) -> Pass:
-    """`rows` rows of tokens / rows tokens, a root and a tree each, on scattered pages."""
+    """`rows` rows of tokens / rows tokens, a root and a tree each, on scattered pages.
+
+    Beyond what a tree may have, more pending tokens.
+    """
     shape, rng, each = bench.shape, np.random.default_rng(0), tokens // rows
     heads, page = shape.heads, shape.page_size
     need = -(-(context + each) // page)
     tiling = cutting.tiling(heads, rows, tokens, bench.device)
-    tables = PassTables(TableLimits(tokens, rows, need, rows, tiling.max_items, -(-each // 64)), bench.device)
-    pages = rng.permutation(rows * need)
-    mask = random_tree(each - 1, rng)
+    tables = PassTables(TableLimits(tokens, rows, need, rows, tiling.max_items, MASK_WORDS), bench.device)
+    pages, causal = rng.permutation(rows * need), max(1, each - 64 * MASK_WORDS)
+    mask = random_tree(each, causal, rng)
     for row in range(rows):
         own, own_pages = slice(row * each, (row + 1) * each), pages[row * need : (row + 1) * need]
         tables.host_pages[row] = own_pages
         places = context + np.arange(each)
         tables.host.slots[own] = own_pages[places // page] * page + places % page
         tables.host.positions[own] = context + mask.sum(axis=1) - 1
-        tables.host.masks[own] = mask_words(mask, 1, -(-each // 64))
-    world_rows = [TableRow(row * each, each, 1, context, row) for row in range(rows)]
+        tables.host.masks[own] = mask_words(mask, causal, MASK_WORDS)
+    world_rows = [TableRow(row * each, each, causal, context, row) for row in range(rows)]
     tables.lay_rows(world_rows, tiling)
     tables.push()
     size = (2, heads.num_kv_heads, rows * need * page, heads.head_dim)

@@ -243,19 +243,23 @@ def main() -> None:
         yield "layer", (tune_layer(bench, count, best, can_early) for count in tokens)
         yield "passes", tune_passes(bench, sizes)
 
+    def save() -> None:
+        if options.json is not None or not options.dry:
+            config = {"triton": triton.__version__, "shape": shape._asdict(), "read_tb_per_s": rate * 1e-6}
+            write_result("gpu_tune", config, rows, options.json)
+
     for name, section in sections():
         start = time.perf_counter()
         try:
             for row in section if name in options.only else ():
                 rows.append(row)
                 show_pass(row) if name == "passes" else show(row, 6)
+                save()  # a run that is cut short keeps what it has
         except Exception as error:  # one section that fails must not cost the others
             rows.append({"kernel": name, "error": repr(error)})
             print(f"{name} failed: {error!r}", flush=True)
         print(f"-- {name}: {time.perf_counter() - start:.1f} s", flush=True)
-        if options.json is not None or not options.dry:
-            config = {"triton": triton.__version__, "shape": shape._asdict(), "read_tb_per_s": rate * 1e-6}
-            write_result("gpu_tune", config, rows, options.json)
+    save()
     print(f"-- all: {time.perf_counter() - began:.1f} s")
 
 
