@@ -190,3 +190,24 @@ class Drafter(Protocol):
     def describe(self) -> dict[str, object]:
         """Effective values for `wager doctor` and `/props`."""
         ...
+
+
+class HostDrafter:
+    """What a drafter need not do whose guesses are the host's: begin early, or keep what the target saw."""
+
+    def start(self, rows: Sequence[DraftRow]) -> None:
+        """Nothing is begun before it is asked for."""
+
+    def unseen(self, rows: Sequence[DraftRow]) -> Unseen | None:
+        """There is nothing that the host has not seen."""
+        return None
+
+    def follow(self, verified: Verified) -> Tensor | None:
+        """Nothing is drafted on a device alone."""
+        return None
+
+    def confirm(self, request_id: Hashable, context_len: int, pending: int) -> None:
+        """Nothing was begun."""
+
+    def keep(self, kept: Sequence[KeptTokens]) -> None:
+        """Nothing to keep: tokens are read from the rows that ask."""

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wager.draft.base import DraftRow, KeptTokens, PoolShape, Proposal, TargetFace, Verified
+from wager.draft.base import DraftRow, HostDrafter, PoolShape, Proposal, TargetFace
 from wager.draft.scores import HostTop, Span, Top, best, noised, to_host
 from wager.draft.stored import PageTexts, Stored
 from wager.errors import ConfigError, ModelError
@@ -53,7 +53,7 @@ class Piece(NamedTuple):
     stop: int
 
 
-class ChainDrafter:
+class ChainDrafter(HostDrafter):
     """A loaded decoder with its own pool."""
 
     name = "chain"
@@ -98,21 +98,6 @@ class ChainDrafter:
             guesses = [int(top.token_ids[order, 0]) for top in tops[: job.depth - 1]]
             job.stored.guesses = guesses
         return proposals
-
-    def start(self, rows: Sequence[DraftRow]) -> None:
-        """Nothing is started: its passes wait for one another's tokens."""
-
-    def unseen(self, rows: Sequence[DraftRow]) -> None:
-        """There is nothing that the host has not seen."""
-
-    def follow(self, verified: Verified) -> None:
-        """Nothing is drafted on a device alone."""
-
-    def confirm(self, request_id: Hashable, context_len: int, pending: int) -> None:
-        """Nothing was begun."""
-
-    def keep(self, kept: Sequence[KeptTokens]) -> None:
-        """Nothing to keep: missing tokens are read from the rows that ask."""
 
     def settle(self, request_id: Hashable, pages: PageIds, num_tokens: int) -> bool:
         """Always: whoever starts from these pages finds out what they hold, and catches up on the rest."""

@@ -12,13 +12,13 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from wager.draft.base import DraftRow, KeptTokens, Proposal, Verified
+from wager.draft.base import DraftRow, HostDrafter, Proposal
 from wager.errors import ConfigError
 from wager.kvcache.pool import PageIds
 from wager.nn.noise import NoiseSource
 
 
-class LookupDrafter:
+class LookupDrafter(HostDrafter):
     """Copies from prompt and output by suffix match."""
 
     name = "lookup"
@@ -54,21 +54,6 @@ class LookupDrafter:
             index = SuffixIndex(self.min_match, self.max_match)
             self._indexes[row.request_id] = index
         return index
-
-    def start(self, rows: Sequence[DraftRow]) -> None:
-        """Nothing to start: looking up takes no time worth hiding."""
-
-    def unseen(self, rows: Sequence[DraftRow]) -> None:
-        """There is nothing that the host has not seen."""
-
-    def follow(self, verified: Verified) -> None:
-        """Nothing is drafted on a device alone."""
-
-    def confirm(self, request_id: Hashable, context_len: int, pending: int) -> None:
-        """Nothing was begun."""
-
-    def keep(self, kept: Sequence[KeptTokens]) -> None:
-        """Nothing to keep: tokens are read from the rows that ask."""
 
     def settle(self, request_id: Hashable, pages: PageIds, num_tokens: int) -> bool:
         return True

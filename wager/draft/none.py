@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from wager.draft.base import DraftRow, KeptTokens, Proposal, Verified
+from wager.draft.base import DraftRow, HostDrafter, Proposal
 from wager.kvcache.pool import PageIds
 from wager.nn.noise import NoiseSource
 
 
-class NoDrafter:
+class NoDrafter(HostDrafter):
     """Has no guess for any row."""
 
     name = "none"
@@ -24,21 +24,6 @@ class NoDrafter:
 
     def draft(self, rows: Sequence[DraftRow], noise: NoiseSource) -> list[Proposal | None]:
         return [None] * len(rows)
-
-    def start(self, rows: Sequence[DraftRow]) -> None:
-        """Nothing to start."""
-
-    def unseen(self, rows: Sequence[DraftRow]) -> None:
-        """There is nothing that the host has not seen."""
-
-    def follow(self, verified: Verified) -> None:
-        """Nothing is drafted on a device alone."""
-
-    def confirm(self, request_id: Hashable, context_len: int, pending: int) -> None:
-        """Nothing was begun."""
-
-    def keep(self, kept: Sequence[KeptTokens]) -> None:
-        pass
 
     def settle(self, request_id: Hashable, pages: PageIds, num_tokens: int) -> bool:
         return True
