@@ -115,9 +115,13 @@ class Promise(NamedTuple):
 
 
 F32, Q8 = "llama.cpp F32", "llama.cpp Q8_0"
+FULL = "full"
+"""The set-up whose weights are float32 in memory too (`--setup full=ar,weights=full`)."""
 _PASSES = (
     Promise(("ar", 1), (F32, 1), "<=", 1.3),
     Promise(("auto", 16), ("ar", 1), "<=", 1.8),
+    Promise((FULL, 1), (F32, 1), "<=", 1.3),
+    Promise((FULL, 16), (FULL, 1), "<=", 1.8),
 )
 _ANSWERS = (("auto", F32, 1.4), ("auto int8", Q8, 1.0))
 

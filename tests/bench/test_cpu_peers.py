@@ -92,6 +92,8 @@ def test_bars_are_those_whose_parts_were_measured() -> None:
     assert (plain.value, plain.is_met) == (1.5, False) and (verify.value, verify.is_met) == (2.0, False)
     assert speed.value == pytest.approx(8**0.5) and speed.is_met and "auto / llama.cpp F32" in speed.what
     assert bars({}, None) == [] and bars({"ar": {1: 6.0}}, None) == []
+    full = bars({"full": {1: 4.0, 16: 6.0}, F32: {1: 4.0}}, None)
+    assert [(bar.value, bar.limit) for bar in full] == [(1.0, 1.3), (1.5, 1.8)]
     both = clocks({"auto int8": [(1.0, 1.0)], Q8: [(0.5, 0.5)]}, ("code",))
     assert [(bar.value, bar.is_met) for bar in bars({}, both)] == [(0.5, False)]
     assert str(Bar("x", 1.0, "<=", 1.3)) == "x: 1.00 (<= 1.3: met)"
