@@ -218,10 +218,11 @@ class BlockDrafter:
         to date, as many as one pass takes.
         """
         known = [(item, self._context(item.request_id)) for item in kept]
-        portions = [Portion(context, item.pages, context.num_known) for item, context in known]
         if self.device is None:
             most = self.options.max_waiting
-            return [portion for portion in portions if portion.context.num_waiting > most]
+            known = [(item, context) for item, context in known if context.num_waiting > most]
+            return [Portion(context, item.pages, context.num_known) for item, context in known]
+        portions = [Portion(context, item.pages, context.num_known) for item, context in known]
         shared = [p for p, item in zip(portions, kept, strict=True) if item.to_be_shared]
         waiting = sum([context.num_waiting for context in self._contexts.values()])
         if shared or waiting <= self.device.max_waiting:

@@ -39,11 +39,11 @@ class FeatureContext:
         Behind a gap nothing is stored: a context with a hole is of no use, and stays short until the request
         is adopted anew.
         """
-        known = self.num_known - start
-        if 0 <= known < len(features):
+        known, count = self.watermark + self.num_waiting - start, features.shape[0]
+        if 0 <= known < count:
             own = _owned(features[known:] if known else features)
-            self._chunks.append(Lines(own, 0, len(own)))
-            self.num_waiting += len(own)
+            self._chunks.append(Lines(own, 0, count - known))
+            self.num_waiting += count - known
 
     def add_lines(self, start: int, features: Tensor, lines: range) -> None:
         """The same for lines of a tensor that is shared with other requests: it is kept as it is."""
