@@ -292,7 +292,8 @@ class Engine:
 
     def learn(self, outcome: StepOutcome) -> None:
         """Let costs, ledger and policy take in a step, and what has become known of drafts by now."""
-        self.controller.learn(outcome._replace(evidence=self.hindsight.ripe()))
+        evidence = self.hindsight.ripe()
+        self.controller.learn(outcome._replace(evidence=evidence) if evidence else outcome)
 
     def end(self, sequence: Sequence, finish: Finish, error: str | None = None) -> None:
         """End a sequence from outside its text: an abort or a failure."""

@@ -65,7 +65,8 @@ class Hindsight:
 
     def feed(self, request_id: Hashable, tokens: Sequence[int]) -> None:
         """These tokens were emitted."""
-        self._noted.append((request_id, tokens))
+        if self._open.get(request_id):
+            self._noted.append((request_id, tokens))
 
     def close(self, request_id: Hashable) -> None:
         """The request has ended, or its next tokens are forced: what is known of its drafts is ripe."""
@@ -86,13 +87,12 @@ class Hindsight:
 
     def _compare(self) -> None:
         for request_id, tokens in self._noted:
-            drafts = self._open.get(request_id)
-            for token in tokens if drafts else ():
+            for token in tokens:
                 still = []
-                for draft in drafts or ():
+                for draft in self._open.get(request_id, ()):
                     if draft.feed(token):
                         self._ripe.append(draft.evidence())
                     else:
                         still.append(draft)
-                drafts = self._open[request_id] = still
+                self._open[request_id] = still
         self._noted.clear()
