@@ -220,8 +220,7 @@ class BlockDrafter:
         known = [(item, self._context(item.request_id)) for item in kept]
         if self.device is None:
             most = self.options.max_waiting
-            known = [(item, context) for item, context in known if context.num_waiting > most]
-            return [Portion(context, item.pages, context.num_known) for item, context in known]
+            return [Portion(own, item.pages, own.num_known) for item, own in known if own.num_waiting > most]
         portions = [Portion(context, item.pages, context.num_known) for item, context in known]
         shared = [p for p, item in zip(portions, kept, strict=True) if item.to_be_shared]
         waiting = sum([context.num_waiting for context in self._contexts.values()])
