@@ -33,6 +33,7 @@ from wager.nn.kernels.tables import (
 from wager.nn.layers.attention import HeadShape, additive
 from wager.nn.layers.norm import RmsNorm
 from wager.nn.rope import RopeSpec, Rotary
+from wager.target.graphs import MASK_WORDS
 
 
 class Heads(NamedTuple):
@@ -64,10 +65,6 @@ class Pass(NamedTuple):
     @property
     def attention(self) -> AttentionTables:
         return self.tables.attention()
-
-
-MASK_WORDS = 2
-"""As the runtime has them: trees of up to 128 nodes."""
 
 
 def random_tree(num_tokens: int, num_causal: int, rng: np.random.Generator) -> np.ndarray:

@@ -7,6 +7,8 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from tests.text.grammars import make_grammars
+from wager.text.grammar import Grammars
 from wager.text.tokenizer import Tokenizer
 
 SAMPLE = [
@@ -83,3 +85,8 @@ def folder(tmp_path: Path) -> Path:
     settings = {"bos_token": {"content": "<|start|>"}, "eos_token": "<|end|>", "pad_token": None}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def grammars(byte_level: Tokenizer) -> Grammars:
+    return make_grammars(byte_level)

@@ -61,10 +61,13 @@ class UnseenRow(NamedTuple):
 
 @lru_cache(maxsize=512)
 def _stand_in(num_nodes: int, is_chain: bool) -> Tree:
-    if is_chain:
-        return Tree.chain(np.zeros(num_nodes, np.int64))
     nodes = np.zeros(num_nodes, np.int32)
-    return Tree(nodes.astype(np.int64), nodes - 1, nodes + 1)
+    tree = Tree(nodes.astype(np.int64), nodes - 1, nodes + 1)
+    if is_chain:
+        tree = Tree.chain(tree.token_ids)
+    for shared in (tree.token_ids, tree.parents, tree.depths):
+        shared.setflags(write=False)
+    return tree
 
 
 class PassInputs(NamedTuple):

@@ -1,4 +1,6 @@
-"""How the attention of a pass is cut and tiled, by its size: what `python -m bench.gpu.tune` found quickest.
+"""How the attention of a pass is cut and tiled, by its size: what was quickest on an H200.
+
+The grid that was tried is that of `python -m bench.gpu.tune --only attention`.
 
 A pass over few keys is bound by latency, so it is cut into short splits; one over many by reading them, so
 that few programs with deep pipelines are best. Which of the two it is must be known when a pass is captured

@@ -1,0 +1,110 @@
+"""The device's figures as Markdown, and their places in docs/cuda.md.
+
+    python -m bench.gpu_tables
+
+Reads bench/results/gpu_{passes,narrow,pair,batch,batch_64}.json, measures nothing. A table stands between two
+comment lines that name it; a test compares the page with the results.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from bench.pages import markdown, with_table
+from bench.results import RESULTS, ROOT
+
+PAGE = ROOT / "docs" / "cuda.md"
+KINDS = ("code", "math", "prose", "chat", "dialog")
+MIXES = ("mixed", "code", "prose", "code and prose", "half sampled")
+TOKENS = (1, 4, 8, 16, 32, 64, 128)
+CONTEXT = 1024
+
+
+def _data(name: str) -> Any:
+    return json.loads((RESULTS / f"gpu_{name}.json").read_text(encoding="utf-8"))["data"]
+
+
+def passes_table() -> str:
+    rows = {row["tokens"]: row for row in _data("passes")["figures"]["target"] if row["context"] == CONTEXT}
+    lines = [
+        (name, *[f"{rows[tokens][field]:.2f}" for tokens in TOKENS])
+        for name, field in (
+            ("pass, ms", "ms"),
+            ("over the reference floor", "over_reference_floor"),
+            ("over the measured floor", "over_floor"),
+        )
+    ]
+    return markdown((f"tokens, behind {CONTEXT:,}", *map(str, TOKENS)), lines)
+
+
+def narrow_table() -> str:
+    """The products of a pass, in milliseconds, whose best times the file calls `best_us`."""
+    sums = [row for row in _data("narrow") if "pass_tokens" in row]
+    lines = [("bfloat16, the library's", *[f"{row['library_ms']:.2f}" for row in sums])]
+    for kind in sums[0]["ways_ms"]:
+        bits, _, group = kind.partition(" by ")
+        times = [f"{row['ways_ms'][kind]['best_us']:.2f}" for row in sums]
+        lines.append((f"{bits}, groups of {group}", *times))
+    return markdown(("ms by tokens", *[str(row["pass_tokens"]) for row in sums]), lines)
+
+
+def pair_table() -> str:
+    """Tokens behind the first, over plain decoding's; of the sampled chains the longest alone."""
+    figures = _data("pair")["figures"]
+    lines = []
+    for label, heat, hidden in (("greedy", "", ()), ("T=0.8", ", 0.8", ("fixed:4",))):
+        race = figures[label]
+        means = race["geometric_mean_behind_the_first_token"]
+        for name in _ordered([one for one in means if one not in hidden]):
+            cells = [race["by_kind"][kind][name]["decode_speedup"] for kind in KINDS]
+            lines.append((f"`{name}`{heat}", *[f"{cell:.2f}" for cell in (*cells, means[name])]))
+    return markdown(("", *KINDS, "mean"), lines)
+
+
+def _ordered(names: Sequence[str]) -> list[str]:
+    """`auto`, trees, chains."""
+    return sorted(names, key=lambda name: ("auto", "tree", "fixed").index(name.partition(":")[0]))
+
+
+def batch_table() -> str:
+    """Total speed over plain decoding's; of four requests also the mean of each one's."""
+    cells = {(cell["batch"], cell["mix"]): cell for cell in _data("batch")["figures"]["cells"]}
+    later = {(cell["batch"], cell["mix"]): cell for cell in _data("batch_64")["figures"]["cells"]}
+    lines = []
+    for batch in (64, 16, 4):
+        for policy in ("auto", "fixed:15"):
+            lines.append(_batch_line(f"{batch} requests, `{policy}`", cells, batch, "over_ar", policy))
+        if batch == 64:
+            for policy in ("auto", "fixed:15"):
+                what = f"64 requests, `{policy}`, attention as it is"
+                lines.append(_batch_line(what, later, batch, "over_ar", policy))
+    for policy in ("auto", "fixed:15"):
+        what = f"4 requests, mean speed of a request, `{policy}`"
+        lines.append(_batch_line(what, cells, 4, "mean_request_over_ar", policy))
+    return markdown(("total speed over plain decoding", *MIXES), lines)
+
+
+def _batch_line(
+    what: str, cells: dict[tuple[int, str], Any], batch: int, field: str, policy: str
+) -> tuple[str, ...]:
+    found = [cells.get((batch, mix)) for mix in MIXES]
+    values = [None if cell is None else cell[field][policy] for cell in found]
+    near = policy == "auto" and batch > 4  # where the third digit is what matters
+    return what, *["" if value is None else f"{value:.{3 if near else 2}f}" for value in values]
+
+
+PLACES = {"passes": passes_table, "narrow": narrow_table, "pair": pair_table, "batches": batch_table}
+
+
+def main() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    for name, table in PLACES.items():
+        text = with_table(text, name, table())
+    PAGE.write_text(text, encoding="utf-8")
+    print("rewrote the tables of", PAGE.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()
