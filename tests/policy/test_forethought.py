@@ -124,3 +124,26 @@ def test_learning_ends_a_thought(thinking: Auto) -> None:
     assert offer.drafter == "draft"
     thinking.learn(outcome(row, offer, 4, 2, 5.0))
     assert thinking._forethought._thought is None
+
+
+def test_the_step_is_the_one_that_is_made_without_thinking(thinking: Auto) -> None:
+    row, thought = next_row(thinking), thinking._forethought._thought
+    assert thought is not None
+    thinking._forethought.drop()
+    [offer] = thinking.offer([row])
+    assert offer == thought.offer
+    made, thought_of = thinking._step, thought.step
+    for name in (
+        "rate",
+        "base_tokens",
+        "base_ms",
+        "plain_ms",
+        "num_worthy",
+        "depths",
+        "drafts_ms",
+        "probing",
+    ):
+        assert getattr(made, name) == getattr(thought_of, name), name
+    assert made.room is not None and thought_of.room is not None
+    assert made.room.places == thought_of.room.places
+    assert np.array_equal(made.room.prices, thought_of.room.prices)
