@@ -2,7 +2,7 @@
 
 A drafter that copies from the text may find something at any step, so as long as it might it is asked at
 every step; but asking takes the host's time, and on a device keeps plain passes from running ahead. It is
-worth it while asking leads to a bet often enough. Known by octaves of rows; learned from every plain step.
+worth it while the bets that it leads to gain more than that. Known by octaves of rows.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from wager.policy.auto_step import Step
 from wager.policy.base import StepOutcome, crowd_of
 
 _RATE = 0.05  # share of the newest step in what plain steps take,
-_SHARE_RATE = 0.02  # and in how often asking leads to a bet
-_SELDOM = 0.1  # below this share resting is tried, to find out what it saves
+_WORTH_RATE = 0.02  # and in what asking gains
+_LITTLE = 0.1  # plain steps; below this gain resting is tried, to find out what it saves
 _CHEAP = 0.01  # of a plain step is no price worth minding
 _OUTLIER = 2.0  # times what a plain step should take: a stall, which says nothing
 
@@ -25,7 +25,8 @@ class _Crowd:
 
     asked: float | None = None
     resting: float | None = None
-    led_to_bets: float = 1.0
+    worth: float = 1.0
+    """What a step in which drafters were asked gained: its tokens, less its time. Nothing without a bet."""
 
 
 class Asking:
@@ -40,11 +41,14 @@ class Asking:
         if step.base_tokens != num_rows or step.probing:
             return
         crowd, asked = self._of(num_rows), not step.has_rested
+        time = (outcome.verify_ms + outcome.draft_ms) / step.base_ms
+        drafted = any(share.offer.drafter for share in outcome.rows)
         if asked:
-            crowd.led_to_bets += _SHARE_RATE * ((step.num_worthy > 0) - crowd.led_to_bets)
-        if any(share.offer.drafter for share in outcome.rows):
+            tokens = sum([share.accepted + share.row.emits for share in outcome.rows]) / num_rows
+            crowd.worth += _WORTH_RATE * ((tokens - time if drafted else 0.0) - crowd.worth)
+        if drafted:
             return
-        time = min(outcome.verify_ms / step.base_ms, _OUTLIER)
+        time = min(time, _OUTLIER)
         before = crowd.asked if asked else crowd.resting
         mean = time if before is None else before + _RATE * (time - before)
         if asked:
@@ -56,9 +60,8 @@ class Asking:
         """Whether a step in which nobody was worth a draft should ask all the same."""
         crowd = self._of(num_rows)
         if crowd.asked is None or crowd.resting is None:
-            return crowd.led_to_bets >= _SELDOM
-        # A bet gains about one plain step.
-        return crowd.led_to_bets + _CHEAP >= crowd.asked - crowd.resting
+            return crowd.worth >= _LITTLE
+        return crowd.worth + _CHEAP >= crowd.asked - crowd.resting
 
     def _of(self, num_rows: int) -> _Crowd:
         return self._crowds.setdefault(crowd_of(num_rows), _Crowd())
