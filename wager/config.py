@@ -195,9 +195,10 @@ class ModelConfig:
         "How weights lie in memory; auto: timed at load. A layout asks for passes by plain torch.",
     )
     native: str = _field(
-        "off",
-        _one_of("auto", "off"),
-        "Passes by compiled code, on a CPU in float32; auto: once it has been built in the background.",
+        "auto",
+        _one_of("auto", "on", "off"),
+        "Passes by compiled code, on a CPU in float32, once it has been built in the background; "
+        "auto: for models of 50 million weights or more.",
     )
     kernels: str = _field(
         "auto",

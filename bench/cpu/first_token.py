@@ -46,7 +46,7 @@ def ask(way: str, warm: Path, threads: int) -> dict[str, Any]:
     """One process: what it took, in seconds."""
     with tempfile.TemporaryDirectory() as empty:
         home = str(warm) if way == "built" else empty
-        command = [sys.executable, "-c", ASK, "off" if way == "off" else "auto", str(threads), PROMPT]
+        command = [sys.executable, "-c", ASK, "off" if way == "off" else "on", str(threads), PROMPT]
         done = subprocess.run(
             command,
             env=os.environ | {"XDG_CACHE_HOME": home},

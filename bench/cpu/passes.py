@@ -33,9 +33,9 @@ from wager.pairs import DEMO_FOLDER
 
 WAYS = {
     "torch": Wish("off"),
-    "native float32": Wish("auto", "full"),
-    "native bfloat16": Wish("auto", "auto"),
-    "native int8": Wish("auto", "int8"),
+    "native float32": Wish("on", "full"),
+    "native bfloat16": Wish("on", "auto"),
+    "native int8": Wish("on", "int8"),
 }
 TOKENS = (1, 2, 4, 8, 12, 16, 32, 64)
 BLOCKS = (4, 8, 16)

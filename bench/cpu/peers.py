@@ -148,7 +148,7 @@ def load_wager(setups: Sequence[Setup], options: argparse.Namespace) -> list[Nam
         "dtype": "float32",
         "prefix_reuse": False,
         "threads": options.threads,
-        "native": "auto",
+        "native": "on",
         "memory_gib": _MEMORY_GIB,
     }
     for setup in setups:

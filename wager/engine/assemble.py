@@ -237,11 +237,12 @@ def load_drafters(
         return {}
     shape = PoolShape(num_pages, config.cache.page_size, max_context)
     folder = name if name == "lookup" else str(find_folder(name))
+    native = "off" if runner.decoder.switch.is_refused else "on"  # as the target, however small it is
     source = DraftSource(
         dtype=runner.decoder.dtype,
         device=runner.device,
         layout=config.model.layout,
-        wish=replace(wish_of(config, runner.device), guesses=True),
+        wish=replace(runner.decoder.switch.wish, native=native, guesses=True),
         kernels=config.model.kernels,
         min_match=config.policy.lookup_min,
         max_match=config.policy.lookup_max,

@@ -21,7 +21,7 @@ from wager.nn.rope import RopeSpec
 
 PAGE = 4
 VOCAB = 101
-NATIVE = Wish("auto")
+NATIVE = Wish("on")
 SHAPE: dict[str, Any] = {"hidden": 48, "heads": 6, "kv_heads": 3, "size": 6, "middle": 20}
 CASES: dict[str, dict[str, Any]] = {
     "odd": SHAPE,

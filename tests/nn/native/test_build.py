@@ -169,7 +169,7 @@ def test_the_file_builds_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_int8_without_the_library_is_the_same_weights(ready: Library, own_shelf: Shelf) -> None:
-    wish = Wish("auto", "int8")
+    wish = Wish("on", "int8")
     native = Decoder(*decoder_parts(CASES["odd"]), wish=wish)
     own_shelf.library, own_shelf.reason = None, "away"
     own_shelf.look = lambda **_: None  # type: ignore[method-assign]
@@ -194,13 +194,13 @@ def test_without_memory_torch_serves(ready: Library, monkeypatch: pytest.MonkeyP
 
 def test_wishes_are_checked() -> None:
     with pytest.raises(ConfigError, match="weights = 'int3'"):
-        Wish("auto", "int3")
-    with pytest.raises(ConfigError, match="native = 'on'"):
-        Wish("on")
+        Wish("on", "int3")
+    with pytest.raises(ConfigError, match="native = 'yes'"):
+        Wish("yes")
     with pytest.raises(ConfigError, match="weights = 'int4'"):
-        Wish("auto", "int4")
-    assert Wish("auto", "int4", kernels=True).narrow_bits == 4
-    assert Wish("auto", "int8").narrow_bits is None
+        Wish("on", "int4")
+    assert Wish("on", "int4", kernels=True).narrow_bits == 4
+    assert Wish("on", "int8").narrow_bits is None
 
 
 def test_records_of_another_version_are_not_loaded(cache_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ QUICK = settings(
 )
 def decoder(request: pytest.FixtureRequest, ready: Library) -> Decoder:
     case, weights = request.param
-    found: Decoder = make_decoder(CASES[case], Wish("auto", weights)).native
+    found: Decoder = make_decoder(CASES[case], Wish("on", weights)).native
     return found
 
 
@@ -118,7 +118,7 @@ def test_every_path_of_any_tree(decoder: Decoder, seeds: list[int], num_prompt: 
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("case", ["odd", "windows", "biases"])
 def test_blocks_and_their_context(ready: Library, case: str, weights: str) -> None:
-    drafter = make_drafter(CASES[case], Wish("auto", weights)).native
+    drafter = make_drafter(CASES[case], Wish("on", weights)).native
     hidden = drafter.spec.hidden_size
     features = torch.randn(40, 2 * hidden, generator=torch.Generator().manual_seed(0))
     blocks = torch.randn(3, 8, hidden, generator=torch.Generator().manual_seed(1))

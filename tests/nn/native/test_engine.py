@@ -10,7 +10,7 @@ from wager.nn.native.library import Library, Shelf
 from wager.policy import CostModel
 from wager.records import SamplingParams
 
-SETTINGS: dict[str, Any] = {"dtype": "float32", "layout": "auto", "threads": 2, "native": "auto"}
+SETTINGS: dict[str, Any] = {"dtype": "float32", "layout": "auto", "threads": 2, "native": "on"}
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +51,21 @@ def test_texts_are_equal_without_exception(
 def test_off_and_other_layouts_are_noted(ready: Library, world: World) -> None:
     assert engine_of(world, native="off").parts.notes["passes"]["value"] == "torch"
     assert "in_out" in str(engine_of(world, layout="in_out").parts.notes["passes"])
+
+
+def test_small_models_ask_by_name_and_drafters_go_with_their_target(
+    ready: Library, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def passes(**settings: Any) -> list[str]:
+        engine = engine_of(world, "block", "fixed:3", **settings)
+        return [network.switch.reason for network in (engine.runner.decoder, engine.drafters["block"].net)]
+
+    target, drafter = passes(native="auto")
+    assert "weights are few" in target and drafter == "not asked for"
+    assert passes(native="auto", weights="int8") == ["", ""]  # int8 asks for them too
+    assert passes(native="on") == ["", ""]
+    monkeypatch.setattr("wager.nn.native.switch.SMALL_WEIGHTS", 10)
+    assert passes(native="auto") == ["", ""]
 
 
 def test_the_change_waits_for_the_last_text(own_shelf: Shelf, library: Library, world: World) -> None:

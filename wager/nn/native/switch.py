@@ -27,9 +27,11 @@ from wager.nn.native.passes import Storage
 
 log = logging.getLogger(__name__)
 
-WAYS = ("auto", "off")
+WAYS = ("auto", "on", "off")
 WEIGHTS = ("auto", "full", "int8", "int4")
 _NARROW_BITS = {"int8": 8, "int4": 4}
+# Below this a whole pass takes about as long as deciding on a bet: native passes have to be asked for.
+SMALL_WEIGHTS = 50_000_000
 # Above this a network does not keep its weights twice while it waits for the library.
 WAITING_BYTES = 2 << 30
 HOLD_S = 1.0
@@ -39,7 +41,7 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Wish:
-    """What is asked for. `native`: "auto" or "off". `weights`: "auto" keeps published bfloat16 weights as
+    """What is asked for. `native`: "on", "off", or "auto", which is on but for small networks. `weights`: "auto" keeps published bfloat16 weights as
     such, "full" widens them, "int8" rounds them to 8 bits with a scale per group, "int4" to 4, which only
     kernels multiply by. `guesses`: the network only guesses, so that "auto" is int8 where passes are native:
     nothing is lost but a guess. `kernels`: passes are those of a CUDA device's kernels.
@@ -76,10 +78,15 @@ class Switch:
         """`layout` as asked for, any of the network's weights, and the size of all of them."""
         self.wish = wish
         self._num_bytes = num_bytes
-        self._objection = _objection(wish, layout, example)
+        self._objection = _objection(wish, layout, example) or _smallness(wish, num_bytes)
         self._packing: Future[object] | None = None
         self.reason = self._objection
         """Why passes are plain torch's; empty once they are native."""
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether passes will stay plain torch's."""
+        return bool(self._objection)
 
     @property
     def may_come(self) -> bool:
@@ -166,6 +173,17 @@ def _objection(wish: Wish, layout: str, example: Tensor) -> str:
     if layout != "auto":
         return f"layout {layout} is asked for"
     return ""
+
+
+def _smallness(wish: Wish, num_bytes: int) -> str:
+    """Why a network whose float32 weights are so many bytes has to ask for native passes.
+
+    Who asks for int8 does so: elsewhere on a CPU that only rounds.
+    """
+    num_weights = num_bytes // 4
+    if wish.native != "auto" or wish.weights == "int8" or num_weights >= SMALL_WEIGHTS:
+        return ""
+    return f"{num_weights / 1e6:.0f} million weights are few: `native` on asks for it"
 
 
 def describe(library: Library, packer: Packer) -> str:
