@@ -50,6 +50,18 @@ def test_bets_make_it_worth_asking_again() -> None:
     assert asking.pays(1)
 
 
+@pytest.mark.parametrize(("accepted", "pays"), [(4, True), (1, False)])
+def test_what_counts_is_what_the_bets_gain(accepted: int, pays: bool) -> None:
+    """Two steps in three lead to a bet that takes as long as two plain ones; asking costs a fifth of one."""
+    asking, drafting = Asking(), under_way(worthy=1)
+    learn(asking, 20, 4.0, rested=True)
+    for _ in range(200):
+        learn(asking, 1, 5.0, rested=False)
+        for _ in range(2):
+            asking.learn(step(share(4, accepted), verify_ms=8.0, draft_ms=2.0), drafting)
+    assert asking.pays(1) is pays
+
+
 def test_prompts_and_looks_say_nothing() -> None:
     asking = Asking()
     for _ in range(300):

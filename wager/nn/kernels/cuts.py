@@ -74,8 +74,10 @@ def choose_cut(lines: int, size: PassSize, tiles: int) -> Cut:
         if size.rows > 16:
             return Cut(64, 4, 4, 1, 128) if size.rows <= 32 else Cut(32, 2, 4, 2, 128)
         return Cut(64, 4, 4, 2, 64) if is_short and lines <= 16 else Cut(128, 4, 3, 1, 128)
+    if size.rows > 16:
+        return Cut(64, 4, 3, 1, 128)
     if size.rows == 1 and tiles > 1:
-        if tiles % 2 == 0 and (4 if size.is_long else 6) <= tiles <= 8:
+        if tiles % 2 == 0 and (tiles >= 4 if size.is_long else 6 <= tiles <= 8):
             return Cut(64, 8, 3, 1, 128, lines=128)
         if tiles > 8 or size.is_long:
             return Cut(64, 4, 3, 2, 128)
