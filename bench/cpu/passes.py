@@ -4,7 +4,7 @@
 
 Milliseconds of the demo target over 1 to 64 tokens behind a context, every token scored, as when guesses are
 verified; and of the demo's block drafter with the target's head. All ways take turns in one process, there
-and back; medians. Speed of one engine is bench.cpu.engine's, that of other runtimes bench.cpu.peers'.
+and back; medians. Beside them the least that a float32 pass could take here (limits.py). Speed of one engine is bench.cpu.engine's, that of other runtimes bench.cpu.peers'.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from typing import Any, NamedTuple
 
 import torch
 
+from bench.cpu.limits import Limits, measure_limits
 from bench.results import write_result
 from wager.bench.results import load_average
 from wager.kvcache.pool import KVPool
 from wager.nn.batch import BlockBatch, BlockRow, PassBatch, PassRow
 from wager.nn.models import load_target
-from wager.nn.models.decoder import Decoder
+from wager.nn.models.decoder import Decoder, DecoderSpec
 from wager.nn.models.dflash import DFlash, load_drafter
-from wager.nn.native.library import wait_for_library
+from wager.nn.native.library import library, wait_for_library
 from wager.nn.native.switch import Wish
 from wager.pairs import DEMO_FOLDER
 
@@ -157,6 +158,19 @@ def print_table(title: str, table: Table, counts: Sequence[int]) -> None:
             print(f"{name:16} after {context:>4}{cells}")
 
 
+def show_limits(limits: Limits, spec: DecoderSpec, contexts: Sequence[int]) -> dict[str, Any]:
+    """The least time of float32 passes, printed and as the result file has it."""
+    print(f"\nat best, {limits.gflop_per_s:.0f} GFLOP/s and {limits.gb_per_s:.1f} GB/s, float32")
+    least = {
+        str(context): {count: round(limits.least_ms(spec, context, count), 4) for count in TOKENS}
+        for context in contexts
+    }
+    for context, by_count in least.items():
+        cells = "".join(f"{by_count[count]:8.2f}" for count in TOKENS)
+        print(f"{'':16} after {context:>4}{cells}")
+    return {"gflop_per_s": limits.gflop_per_s, "gb_per_s": limits.gb_per_s, "least_ms": least}
+
+
 def run_all(contexts: Sequence[int], rounds: int) -> dict[str, Any]:
     num_pages = -(-(max(contexts) + max(TOKENS)) // PAGE_SIZE)
     num_pages = max(num_pages, CHUNK // PAGE_SIZE)
@@ -168,11 +182,21 @@ def run_all(contexts: Sequence[int], rounds: int) -> dict[str, Any]:
         target = measure(pairs, token_pass, grid, rounds)
         drafter = measure(pairs, block_pass, [(c, n) for c in contexts for n in BLOCKS], rounds)
         chunk = measure(pairs, token_pass, [(0, CHUNK)], max(1, rounds // 5))
+        native, spec = library(), pairs["torch"].target.spec
+        assert native is not None
+        limits = measure_limits(native, spec, 3 * rounds)
     print_table("target", target, TOKENS)
+    least = show_limits(limits, spec, contexts)
     print_table("block drafter and head", drafter, BLOCKS)
     print_table("prompt chunk", chunk, (CHUNK,))
     layouts = {name: [str(pair.target.layout), str(pair.drafter.layout)] for name, pair in pairs.items()}
-    return {"target_ms": target, "drafter_ms": drafter, "chunk_ms": chunk, "layouts": layouts}
+    return {
+        "target_ms": target,
+        "limits": least,
+        "drafter_ms": drafter,
+        "chunk_ms": chunk,
+        "layouts": layouts,
+    }
 
 
 def main() -> None:
