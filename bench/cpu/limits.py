@@ -1,8 +1,9 @@
 """What this CPU could do at best: its arithmetic, its memory, and the least time of a float32 pass by both.
 
-A native product over weights that stay in near memory shows the one, one over as many weights as the model has
-the other, of which caches may keep a part from one to the next. A pass reads its weights and its context once and multiplies every token with all of them, so
-it takes at least the longer of the two. Called by passes.py.
+A native product over weights that stay in near memory shows the one, one over as many weights as the model
+has the other, of which caches may keep a part from one to the next. A pass reads its weights and its context
+once and multiplies every token with all of them, so it takes at least the longer of the two. Called by
+passes.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
 
 Milliseconds of the demo target over 1 to 64 tokens behind a context, every token scored, as when guesses are
 verified; and of the demo's block drafter with the target's head. All ways take turns in one process, there
-and back; medians. Beside them the least that a float32 pass could take here (limits.py). Speed of one engine is bench.cpu.engine's, that of other runtimes bench.cpu.peers'.
+and back; medians. Beside them the least that a float32 pass could take here (limits.py). Speed of one engine
+is bench.cpu.engine's, that of other runtimes bench.cpu.peers'.
 """
 
 from __future__ import annotations

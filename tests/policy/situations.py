@@ -46,6 +46,12 @@ def under_way(policy: Auto, rows: Sequence[Row]) -> None:
         policy._known.enter({row.request_id: 1 for row in rows}, 1.0)
 
 
+def gained(policy: Auto, row: Row, gain: float, num_rows: int = 1, drafter: str = "draft") -> None:
+    """Drafts have been worth so much to this row."""
+    own = policy._known.gain(row, drafter, num_rows)
+    own.value, own.is_copy = gain, False
+
+
 def share(
     num_nodes: int = 0, accepted: int = 0, *, row: Row | None = None, drafter: str | None = None
 ) -> RowOutcome:

@@ -32,6 +32,24 @@ def test_a_machine_that_stood_still_says_little() -> None:
     assert overrun.of(64) == 15.0
 
 
+def test_the_first_draft_behind_plain_steps_is_a_matter_of_its_own() -> None:
+    overrun = Overrun()
+    overrun.learn(64, 20.0, 8.0, 5.0, is_first=True)
+    assert overrun.of(64) == 0.0 and overrun.of_first(64) == 12.0
+    overrun.learn(64, 10.0, 8.0, 5.0)
+    assert overrun.of(64) == 2.0 and overrun.of_first(64) == 12.0
+
+
+def test_looks_that_lose_let_it_fade() -> None:
+    overrun = Overrun()
+    overrun.fade(64)
+    assert overrun.of(64) == 0.0
+    overrun.learn(64, 18.0, 8.0, 5.0)
+    for _ in range(2):
+        overrun.fade(64)
+    assert overrun.of(64) == pytest.approx(6.4)
+
+
 def drafting(policy: Auto, rows: list[Row]) -> int:
     policy._rest.cut()
     return sum(offer.drafter is not None for offer in policy.offer(rows))
@@ -44,9 +62,21 @@ def test_a_crowd_bets_only_where_that_pays_for_what_its_steps_take(num_rows: int
     rows = [Row(i, drafters=("draft",)) for i in range(num_rows)]
     draft = Draft("draft", 2, np.full((2, 1), -0.5))
     under_way(policy, rows)
-    assert drafting(policy, rows) == num_rows
-    nodes = policy.arrange(rows, [draft] * num_rows).num_nodes // num_rows
-    assert nodes
-    policy.learn(step(*[share(nodes, 1, row=row) for row in rows], verify_ms=30.0, draft_ms=0.5))
-    policy._known.line("draft", "").probe.interval = 9
+    for _ in range(2):  # the first says nothing of those behind it
+        assert drafting(policy, rows) == num_rows
+        nodes = policy.arrange(rows, [draft] * num_rows).num_nodes // num_rows
+        assert nodes
+        policy.learn(step(*[share(nodes, 1, row=row) for row in rows], verify_ms=30.0, draft_ms=0.5))
+        policy._known.line("draft", "").probe.interval = 9
     assert drafting(policy, rows) == (num_rows if num_rows < MANY else 0)
+
+
+def test_a_crowd_begins_only_where_its_account_bears_the_beginning() -> None:
+    policy = Auto(known_costs(FLAT, rows=MANY))
+    rows = [Row(i) for i in range(MANY)]
+    under_way(policy, rows)
+    assert drafting(policy, rows) == MANY
+    policy._overrun.learn(MANY, 12.0, 5.0, 5.0, is_first=True)
+    assert drafting(policy, rows) == 0
+    policy.experience.ledger.total.balance_ms = 50.0
+    assert drafting(policy, rows) == MANY

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.policy.situations import STEEP, World, known_costs, play
+from tests.policy.situations import STEEP, World, gained, known_costs, play
 from wager.policy import PLAIN, Coming, Controller, CostCurve, Row
 from wager.policy.auto import Auto
 from wager.policy.base import MANY
@@ -119,7 +119,7 @@ def test_a_drafter_that_nobody_would_choose_keeps_nobody_awake() -> None:
     policy = Auto(known_costs(STEEP, drafters=("bad", "worse")))
     row = Row("r", drafters=("bad", "worse"))
     for name, gain in (("bad", -1.0), ("worse", -2.0)):
-        policy._known.gain(row, name, 1).value = gain
+        gained(policy, row, gain, drafter=name)
         policy._known.line(name, "").probe.interval = 10 if name == "bad" else 1
     assert policy.offer([row]) == [PLAIN]
     policy._rest.tick()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.policy.situations import FLAT, known_costs, share, step, under_way
+from tests.policy.situations import FLAT, gained, known_costs, share, step, under_way
 from wager.policy import PLAIN, Coming, Draft, Row
 from wager.policy.auto import Auto
 from wager.policy.base import MANY
@@ -16,7 +16,7 @@ def crowd_policy(gains: list[float]) -> Auto:
     policy = Auto(known_costs({n: 5.0 + 0.001 * n for n in (8, 16, 32, 64)}, rows=MANY))
     under_way(policy, CROWD)
     for row, gain in zip(CROWD, gains, strict=True):
-        policy._known.gain(row, "draft", MANY).value = gain
+        gained(policy, row, gain, MANY)
     policy._known.line("draft", "").probe.interval = 9
     return policy
 
@@ -31,7 +31,7 @@ def test_drafts_are_made_for_the_rows_that_they_are_worth_most_to() -> None:
     policy = Auto(experience)
     under_way(policy, rows)
     for row in rows:
-        policy._known.gain(row, "draft", 8).value = 3.0 if row.request_id in (1, 3, 6) else 0.2
+        gained(policy, row, 3.0 if row.request_id in (1, 3, 6) else 0.2, 8)
     looking = policy.offer(rows)
     assert all(offer.drafter for offer in looking), "nobody was looked at yet"
     policy._known.line("draft", "").probe.interval = 9
@@ -92,3 +92,32 @@ def test_a_look_that_wins_ends_the_rest_of_a_crowd() -> None:
     shares = [share(3, 3, row=row) if i in looked else share(row=row) for i, row in enumerate(CROWD)]
     policy.learn(step(*shares, draft_ms=0.5))
     assert not policy.rests(Coming(MANY, MANY))
+
+
+@pytest.mark.parametrize(("draft_ms", "ends"), [(0.5, True), (4.0, True), (30.0, False)])
+def test_a_few_looks_speak_for_the_whole_crowd(draft_ms: float, ends: bool) -> None:
+    """Four rows are looked at. What they gain would not pay for a draft of 4 ms; what all eight would, does."""
+    policy = crowd_policy([0.0] * MANY)
+    for row in CROWD:
+        policy._known.gain(row, "draft", MANY).is_copy = True  # nobody has seen a draft
+    line = policy._known.line("draft", "")
+    line.gain(3).value, line.probe.interval = 0.0, 1
+    for _ in range(200):
+        policy.experience.costs.observe_draft("draft", MANY, draft_ms)
+    draft = Draft("draft", 3, np.full((3, 1), -0.05))
+    looked = [i for i, offer in enumerate(policy.offer(CROWD)) if offer.drafter]
+    assert len(looked) == 4
+    policy.arrange(CROWD, [draft if i in looked else None for i in range(MANY)])
+    shares = [share(3, 3, row=row) if i in looked else share(row=row) for i, row in enumerate(CROWD)]
+    policy.learn(step(*shares, draft_ms=draft_ms))
+    assert policy.rests(Coming(MANY, MANY)) is not ends
+
+
+def test_a_crowd_begins_to_draft_where_that_gains_something_worth_its_beginning() -> None:
+    policy = crowd_policy([0.8] * MANY)
+    for _ in range(200):
+        policy.experience.costs.observe_draft("draft", MANY, 3.9)
+    policy._worth.is_drafting = True
+    assert any(offer.drafter for offer in policy.offer(CROWD)), "it gains a little, and goes on"
+    policy._worth.is_drafting = False
+    assert policy.offer(CROWD) == [PLAIN] * MANY, "too little to begin with"

@@ -148,7 +148,8 @@ class Auto:
             name = self._worth.best_drafter(row, len(rows), step.rate)
             if name and self._stake.bears_row(row, step):
                 by_drafter.setdefault(name, []).append(i)
-        if not by_drafter or not self._stake.bears_all(step):
+        begins_ms = 0.0 if self._worth.is_drafting else self._overrun.of_first(len(rows))
+        if not by_drafter or not self._stake.bears_all(step, begins_ms):
             return offers
         for drafter, places in by_drafter.items():
             depth, chosen = self._worth.weigh(step, drafter, rows, places)
@@ -281,7 +282,8 @@ class Auto:
                 self._foreseen(arranged.rows, arranged.drafts, self._foresight)
             expected_ms = step.drafts_ms + float(costs[min(outcome.num_tokens, MAX_TOKENS)])
             spent_ms = outcome.draft_ms + outcome.verify_ms
-            self._overrun.learn(len(outcome.rows), spent_ms, expected_ms, step.plain_ms)
+            is_first = not self._worth.is_drafting
+            self._overrun.learn(len(outcome.rows), spent_ms, expected_ms, step.plain_ms, is_first=is_first)
             self._learn_gains(outcome, step, costs)
             self._learn_survival(outcome, arranged)
         for item in outcome.evidence:
@@ -292,7 +294,7 @@ class Auto:
             if surprise.deviation > _WAKE:
                 self._rest.cut()
                 line.probe.result(won=True)  # far better than thought: look again at once
-        step.costs = None
+        step.costs, self._worth.is_drafting = None, arranged is not None
         under_way = self._step.arranged
         if step is self._before and under_way is not None and len(under_way.rows) == 1:
             # The verdict of the step under way is still to come, and then a device waits.
@@ -356,8 +358,12 @@ class Auto:
         same = [share.row.context_len for share in outcome.rows if share.offer == offer]
         draft_ms = self.experience.costs.draft_ms(offer.drafter, len(same), max(same))
         price_ms, num_rows = draft_ms, len(outcome.rows)
-        whole_ms = draft_ms + self._overrun.of(num_rows)
-        won = sum(gains) * len(same) > step.rate * whole_ms * len(gains)
+        won = sum(gains) * len(same) > step.rate * draft_ms * len(gains)
+        if num_rows >= MANY:
+            # A few were looked at: what they show holds for all of them, who would share one draft.
+            won = self._worth.is_worth(step.rate, offer.drafter, [share.row for share in outcome.rows])
+            if not won:
+                self._overrun.fade(num_rows)
         if num_rows >= MANY and not step.num_worthy:  # all that the step lost was lost by looking
             accepted = sum([share.accepted for share in outcome.rows])
             worth_ms = step.base_ms + step.plain_ms * accepted / step.num_emitting

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
-from wager.policy.base import Offer, Row, StepOutcome
+from wager.policy.base import MANY, Offer, Row, StepOutcome
 from wager.policy.cost import MAX_TOKENS, SHIFT_STRIKES, CostModel
 from wager.policy.ledger import Ledger
 from wager.policy.stats import SpeculationStats
@@ -42,6 +42,7 @@ class Experience:
         self.stalled_ms = 0.0
         """Time that the machine stood still, or was slower than it was known to be."""
         self._late: list[_Late] = []
+        self._was_drafting = False
 
     def learn(self, outcome: StepOutcome) -> None:
         """Enter one finished step."""
@@ -61,10 +62,13 @@ class Experience:
             )
             if shift:
                 self._refund(slower=shift > 0.0)
-        if len(drafting) == 1:
+        # A crowd's first draft behind plain steps reads in what it has missed: no draft's own time.
+        is_draft = self._was_drafting or len(outcome.rows) < MANY
+        if len(drafting) == 1 and is_draft:
             (drafter, depth), num_rows = next(iter(drafting.items()))
             assert drafter is not None
             self.costs.observe_draft(drafter, num_rows, outcome.draft_ms, depth)
+        self._was_drafting = bool(drafting)
         for item in outcome.evidence:
             stood = leading_hits(item.ranks.tolist())
             self.survival.observe(stood, len(item.ranks), (item.drafter, item.phase))

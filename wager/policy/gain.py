@@ -25,12 +25,17 @@ class SteadyMean:
         self._recent = prior
         self._variance = 0.25
         self._test = ShiftTest(slack=1.0, alarm=8.0)
+        self.is_copy = False
+        """Whether it is as another one was, and has seen nothing itself."""
 
     def copy(self) -> SteadyMean:
         """Another that starts where this one is, with little weight."""
-        return SteadyMean(self.value, prior_weight=min(self.count, 8.0), memory=self.memory)
+        copy = SteadyMean(self.value, prior_weight=min(self.count, 8.0), memory=self.memory)
+        copy.is_copy = True
+        return copy
 
     def add(self, sample: float) -> None:
+        self.is_copy = False
         deviation = sample - self.value
         shifted = self._test.add(deviation / math.sqrt(self._variance + 1e-9))
         self.count = min(self.count + 1.0, self.memory)

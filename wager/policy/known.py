@@ -101,16 +101,18 @@ class Known:
     def gain(self, row: Row, drafter: str, num_rows: int) -> SteadyMean:
         """What drafts have been worth to this request in steps of so many rows.
 
-        It starts from what they were worth to all, better or worse by as much as it fared in other crowds.
+        Until it has seen a draft itself it goes by what they are worth to all, better or worse by as much as
+        it fared in other crowds.
         """
         crowd, line = crowd_of(num_rows), self.line(drafter, row.phase)
         gains = self._of(row.request_id).gains.setdefault((drafter, row.phase), {})
         gain = gains.get(crowd)
-        if gain is None:
+        if gain is None or gain.is_copy:
             gain = line.gain(crowd).copy()
-            if gains:
-                near = _nearest(gains, crowd)
-                gain.value += gains[near].value - line.gain(near).value
+            seen = {own: known for own, known in gains.items() if not known.is_copy}
+            if seen:
+                near = _nearest(seen, crowd)
+                gain.value += seen[near].value - line.gain(near).value
             gains[crowd] = gain
         return gain
 

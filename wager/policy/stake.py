@@ -54,13 +54,13 @@ class Stake:
         self._lately: dict[int, float] = {}
         """The most guesses that were best in steps of so many rows, in octaves; it fades."""
 
-    def bears_all(self, step: Step) -> bool:
-        """Whether the total account bears one more step.
+    def bears_all(self, step: Step, more_ms: float = 0.0) -> bool:
+        """Whether the total account bears one more step, and so much more.
 
         Were every guess refused, it would end at most the cost of that one step below the floor; so would a
         request's own.
         """
-        return self._total_ms(step) > 0.0
+        return self._total_ms(step) > more_ms
 
     def bears_row(self, row: Row, step: Step) -> bool:
         """Whether a request's own account does: its share of the step counts."""

@@ -8,23 +8,29 @@ verified is decided when the draft is there.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from wager.policy.auto_step import Step
 from wager.policy.base import MANY, Row
 from wager.policy.experience import Experience, longest_context
+from wager.policy.gain import SteadyMean
 from wager.policy.known import Known
 from wager.policy.overrun import Overrun
-from wager.policy.reach import best_draft
+from wager.policy.reach import Best, best_draft
 
 _LOOKED_AT = 4  # rows for which a draft is made only to see whether it is worth it again
+_BEGIN = (
+    0.05  # by how much (log) a crowd that does not draft must become faster, since beginning has its price
+)
 
 
 class Worth:
-    """Reads what is known and what things cost; keeps nothing of its own."""
+    """Reads what is known and what things cost."""
 
     def __init__(self, experience: Experience, known: Known, overrun: Overrun) -> None:
         self._experience, self._known, self._overrun = experience, known, overrun
+        self.is_drafting = False
+        """Whether somebody drafted in the step before."""
 
     def best_drafter(self, row: Row, num_rows: int, rate: float) -> str | None:
         """The drafter that is worth most to a row, whatever that is; None where it cannot draft."""
@@ -62,13 +68,8 @@ class Worth:
                 step.postponed = max(step.postponed, min(young.values()))
             return 0, []
         gains = {i: known.gain(rows[i], drafter, num_rows) for i in places if i not in young}
-        ordered = sorted(gains, key=lambda i: -gains[i].value) if len(gains) > 1 else list(gains)
-        best = best_draft(
-            [known.reach(rows[i], drafter) for i in ordered],
-            [_counted(max(0.0, gains[i].value), num_rows) for i in ordered],
-            self._price(step.rate, drafter, num_rows, longest_context([rows[i] for i in places])),
-        )
-        num_worthy = best.num_rows if best.net > 0.0 else 0
+        best, ordered = self._best(step.rate, drafter, rows, gains)
+        num_worthy = best.num_rows if best.net > self._least(num_rows) else 0
         step.num_worthy += num_worthy
         chosen, others = ordered[:num_worthy], ordered[num_worthy:]
         if self._is_due(step, drafter, rows, others):
@@ -76,6 +77,29 @@ class Worth:
             step.probing.update(looks)
             chosen += looks
         return best.depth, chosen
+
+    def is_worth(self, rate: float, drafter: str, rows: Sequence[Row]) -> bool:
+        """Whether it would be worth its time to draft for some of these rows, with what is known by now."""
+        able = [i for i, row in enumerate(rows) if row.emits and drafter in row.drafters]
+        gains = {i: self._known.gain(rows[i], drafter, len(rows)) for i in able}
+        return bool(gains) and self._best(rate, drafter, rows, gains)[0].net > self._least(len(rows))
+
+    def _least(self, num_rows: int) -> float:
+        """What a draft must be worth, net of its price."""
+        return 0.0 if num_rows < MANY or self.is_drafting else _BEGIN * num_rows
+
+    def _best(
+        self, rate: float, drafter: str, rows: Sequence[Row], gains: Mapping[int, SteadyMean]
+    ) -> tuple[Best, list[int]]:
+        """The best depth and number of rows, and the places of those that gain something, best first."""
+        num_rows = len(rows)
+        ordered = sorted(gains, key=lambda i: -gains[i].value) if len(gains) > 1 else list(gains)
+        best = best_draft(
+            [self._known.reach(rows[i], drafter) for i in ordered],
+            [_counted(max(0.0, gains[i].value), num_rows) for i in ordered],
+            self._price(rate, drafter, num_rows, longest_context([rows[i] for i in gains])),
+        )
+        return best, ordered
 
     def _is_due(self, step: Step, drafter: str, rows: Sequence[Row], places: Sequence[int]) -> bool:
         """Whether it is time to look at some of these rows, for whom it does not draft."""
