@@ -96,9 +96,20 @@ class World:
     depths: int = 8
     with_logprobs: bool = True
     seed: int = 0
+    row_ms: float = 0.0
+    """What every row adds to a step that drafts, by itself and by what the host does for it,"""
+    begin_ms: float = 0.0
+    """and what the first such step behind a plain one takes longer."""
 
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.seed)
+        self.was_drafting = False
+
+    def draft_ms(self, offers: Sequence[Offer]) -> float:
+        drafters = [offer.drafter for offer in offers if offer.drafter]
+        begins, self.was_drafting = drafters and not self.was_drafting, bool(drafters)
+        begin_ms = self.begin_ms if begins else 0.0
+        return DRAFT_MS * len(set(drafters)) + self.row_ms * len(drafters) + begin_ms
 
     def draft(self, drafter: str) -> Draft:
         if not self.with_logprobs:
@@ -142,7 +153,7 @@ def _turn(controller: Controller, world: World, rows: Sequence[Row]) -> Played:
             evidence.append(Evidence(offer.drafter, row.phase, known, ranks))
         shares.append(RowOutcome(row, offer, count, accepted, accepted + 1))
     num_tokens = sum(row.num_pending for row in rows) + forest.num_nodes
-    draft_ms = DRAFT_MS * len({offer.drafter for offer in offers if offer.drafter})
+    draft_ms = world.draft_ms(offers)
     controller.learn(StepOutcome(shares, num_tokens, world.verify(num_tokens), draft_ms, evidence))
     emitted = sum(one.emitted for one in shares)
     return Played(tuple(offer.drafter for offer in offers), forest.num_nodes, emitted)

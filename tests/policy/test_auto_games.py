@@ -20,6 +20,7 @@ from wager.policy import (
     Row,
 )
 from wager.policy.auto import Auto
+from wager.policy.cost import DraftTime, PassTime
 
 
 @pytest.mark.parametrize("points", [FLAT, STEEP, {1: 5.0, 8: 7.0, 16: 12.5, 32: 15.0}])
@@ -89,3 +90,28 @@ def test_a_lookup_without_probabilities_is_sized_by_how_it_survives(
     rows = [Row("r")]
     controller.offer(rows)
     assert low <= controller.arrange(rows, [Draft("draft", 8)]).num_nodes <= high
+
+
+def share_drafting(controller: Controller, world: World, num_rows: int, steps: int = 300) -> float:
+    """How often a crowd drafts, most of it at once, once it has got under way."""
+    rows = [Row((num_rows, i)) for i in range(num_rows)]
+    played = play(controller, world, steps, rows)
+    return float(np.mean([2 * len([name for name in one.drafters if name]) > num_rows for one in played[30:]]))
+
+
+@pytest.mark.parametrize("begin_ms", [0.0, 3.0])
+def test_a_crowd_drafts_where_that_pays_whatever_larger_ones_found(begin_ms: float) -> None:
+    """Of 64 rows a step that drafts takes four plain ones and gives less than three; of 16 hardly two."""
+    curve = CostCurve({8: 4.4, 16: 4.6, 32: 4.75, 64: 5.2, 128: 6.0, 256: 12.0, 512: 30.0})
+    world = World(curve, {"draft": 0.7}, claims=0.7, depths=4, row_ms=0.15, begin_ms=begin_ms)
+    controller = Controller("auto", Experience(CostModel(warm_up=0)))
+    controller.experience.costs.load(
+        [PassTime(16 * n, rows, 0, curve(16 * n)) for rows in (16, 64) for n in (1, 2, 4, 8, 16, 32)],
+        [DraftTime("draft", rows, 0, 0.5 + 0.1 * rows) for rows in (16, 64)],
+    )
+    total = controller.experience.ledger.total
+    assert share_drafting(controller, world, 64) < 0.05
+    assert share_drafting(controller, world, 16) > 0.8
+    assert share_drafting(controller, world, 64) < 0.05
+    assert share_drafting(controller, world, 16) > 0.9, "what was found is kept"
+    assert total.lowest_ms > -0.02 * total.elapsed_ms

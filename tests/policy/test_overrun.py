@@ -67,7 +67,7 @@ def test_a_crowd_bets_only_where_that_pays_for_what_its_steps_take(num_rows: int
         nodes = policy.arrange(rows, [draft] * num_rows).num_nodes // num_rows
         assert nodes
         policy.learn(step(*[share(nodes, 1, row=row) for row in rows], verify_ms=30.0, draft_ms=0.5))
-        policy._known.line("draft", "").probe.interval = 9
+        policy._known.line("draft", "").probe(num_rows).interval = 9
     assert drafting(policy, rows) == (num_rows if num_rows < MANY else 0)
 
 

@@ -120,7 +120,7 @@ def test_a_drafter_that_nobody_would_choose_keeps_nobody_awake() -> None:
     row = Row("r", drafters=("bad", "worse"))
     for name, gain in (("bad", -1.0), ("worse", -2.0)):
         gained(policy, row, gain, drafter=name)
-        policy._known.line(name, "").probe.interval = 10 if name == "bad" else 1
+        policy._known.line(name, "").probe(1).interval = 10 if name == "bad" else 1
     assert policy.offer([row]) == [PLAIN]
     policy._rest.tick()
     assert policy.rests(Coming(1, 1, ahead=7)) and not policy.rests(Coming(1, 1, ahead=9))

@@ -17,7 +17,7 @@ def crowd_policy(gains: list[float]) -> Auto:
     under_way(policy, CROWD)
     for row, gain in zip(CROWD, gains, strict=True):
         gained(policy, row, gain, MANY)
-    policy._known.line("draft", "").probe.interval = 9
+    policy._known.line("draft", "").probe(MANY).interval = 9
     return policy
 
 
@@ -34,7 +34,7 @@ def test_drafts_are_made_for_the_rows_that_they_are_worth_most_to() -> None:
         gained(policy, row, 3.0 if row.request_id in (1, 3, 6) else 0.2, 8)
     looking = policy.offer(rows)
     assert all(offer.drafter for offer in looking), "nobody was looked at yet"
-    policy._known.line("draft", "").probe.interval = 9
+    policy._known.line("draft", "").probe(MANY).interval = 9
     drafting = [i for i, offer in enumerate(policy.offer(rows)) if offer.drafter]
     assert {1, 3, 6} <= set(drafting) and len(drafting) == 4
 
@@ -70,7 +70,7 @@ def test_a_crowd_is_looked_at_when_its_answers_have_got_under_way() -> None:
 
 def test_a_crowd_of_young_answers_rests_while_no_look_is_due() -> None:
     policy = Auto(known_costs(FLAT, rows=MANY))
-    policy._known.line("draft", "").probe.interval = 900
+    policy._known.line("draft", "").probe(MANY).interval = 900
     assert policy.offer(CROWD) == [PLAIN] * MANY
     policy.learn(step(*[share(row=row) for row in CROWD]))
     assert policy.rests(Coming(MANY, MANY, ahead=500)), "not only until they have got under way"
@@ -83,7 +83,7 @@ def test_few_rows_draft_from_their_first_step_on() -> None:
 
 def test_a_look_that_wins_ends_the_rest_of_a_crowd() -> None:
     policy = crowd_policy([0.0] * MANY)
-    policy._known.line("draft", "").probe.interval = 1
+    policy._known.line("draft", "").probe(MANY).interval = 1
     draft = Draft("draft", 3, np.full((3, 1), -0.05))
     offers = policy.offer(CROWD)
     looked = [i for i, offer in enumerate(offers) if offer.drafter]
@@ -96,12 +96,12 @@ def test_a_look_that_wins_ends_the_rest_of_a_crowd() -> None:
 
 @pytest.mark.parametrize(("draft_ms", "ends"), [(0.5, True), (4.0, True), (30.0, False)])
 def test_a_few_looks_speak_for_the_whole_crowd(draft_ms: float, ends: bool) -> None:
-    """Four rows are looked at. What they gain would not pay for a draft of 4 ms; what all eight would, does."""
+    """Four rows are looked at: what they gain would not pay for a draft of 4 ms, but what all eight would."""
     policy = crowd_policy([0.0] * MANY)
     for row in CROWD:
         policy._known.gain(row, "draft", MANY).is_copy = True  # nobody has seen a draft
     line = policy._known.line("draft", "")
-    line.gain(3).value, line.probe.interval = 0.0, 1
+    line.gain(3).value, line.probe(MANY).interval = 0.0, 1
     for _ in range(200):
         policy.experience.costs.observe_draft("draft", MANY, draft_ms)
     draft = Draft("draft", 3, np.full((3, 1), -0.05))

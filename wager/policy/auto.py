@@ -112,14 +112,14 @@ class Auto:
         thought = self._forethought.take(rows)
         if thought is not None:
             self._install(thought.step, rows)
-            self._known.skip(self._rest.end())
+            self._known.skip(self._rest.end(), len(rows))
             return [thought.offer]
         step, plain = self._begin(rows), [PLAIN] * len(rows)
         left = max([row.max_depth for row in rows], default=0)
         if self.rests(Coming(len(rows), sum([row.num_pending for row in rows]), left)):
             step.has_rested = True
             return plain
-        self._known.skip(self._rest.end())
+        self._known.skip(self._rest.end(), len(rows))
         costs = self.experience.costs
         if not costs.measured or costs.shape(len(rows), longest_context(rows)).is_doubtful(step.base_tokens):
             if not self._was_typical:
@@ -280,10 +280,7 @@ class Auto:
         if arranged is not None:
             if self._foresight is not None and not step.was_blind and len(arranged.rows) < MANY:
                 self._foreseen(arranged.rows, arranged.drafts, self._foresight)
-            expected_ms = step.drafts_ms + float(costs[min(outcome.num_tokens, MAX_TOKENS)])
-            spent_ms = outcome.draft_ms + outcome.verify_ms
-            is_first = not self._worth.is_drafting
-            self._overrun.learn(len(outcome.rows), spent_ms, expected_ms, step.plain_ms, is_first=is_first)
+            self._learn_overrun(outcome, step, costs)
             self._learn_gains(outcome, step, costs)
             self._learn_survival(outcome, arranged)
         for item in outcome.evidence:
@@ -293,12 +290,28 @@ class Auto:
                 self._known.restart(item.drafter, item.phase)
             if surprise.deviation > _WAKE:
                 self._rest.cut()
-                line.probe.result(won=True)  # far better than thought: look again at once
-        step.costs, self._worth.is_drafting = None, arranged is not None
+                for probe in line.probes.values():
+                    probe.result(won=True)  # far better than thought: look again at once
+        step.costs = None
+        self._worth.is_drafting = any(share.offer.drafter is not None for share in outcome.rows)
         under_way = self._step.arranged
         if step is self._before and under_way is not None and len(under_way.rows) == 1:
             # The verdict of the step under way is still to come, and then a device waits.
             self._forethought.think(under_way.rows[0], under_way.drafts[0], self._blind)
+
+    def _learn_overrun(self, outcome: StepOutcome, step: Step, costs: FloatArray) -> None:
+        drafting = Counter(share.offer for share in outcome.rows if share.offer.drafter is not None)
+        context_len = max(share.row.context_len for share in outcome.rows)
+        # By now that draft has been learned from: what is late is late beyond it.
+        expected_ms = self.experience.costs.drafts_ms(drafting, context_len)
+        expected_ms += float(costs[min(outcome.num_tokens, MAX_TOKENS)])
+        self._overrun.learn(
+            len(outcome.rows),
+            outcome.draft_ms + outcome.verify_ms,
+            expected_ms,
+            step.plain_ms,
+            is_first=not self._worth.is_drafting,
+        )
 
     def _step_of(self, outcome: StepOutcome) -> Step:
         """The step under way, or the one before it: where a device drafts, learning comes a step later."""
@@ -371,7 +384,8 @@ class Auto:
         price = (price_ms + self._waking_ms) / step.base_ms
         if won:
             self._rest.cut()
-        self._known.line(offer.drafter, phase).probe.result(won=won, price=price, num_rows=num_rows)
+        probe = self._known.line(offer.drafter, phase).probe(num_rows)
+        probe.result(won=won, price=price, num_rows=num_rows)
 
     def _as_whole(self, share: RowOutcome, gain: float) -> float:
         """What a whole draft would have been worth where a shorter one was worth `gain`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from wager.policy.base import Row, crowd_of
+from wager.policy.base import MANY, Row, crowd_of
 from wager.policy.calibration import Calibrator
 from wager.policy.gain import Probe, SteadyMean
 from wager.policy.reach import Reach
@@ -20,6 +20,8 @@ _START = 20.0  # plain steps that count as plain decoding before anything was se
 _LOOKS = 3  # drafts in a row when one is tried again: the first pays for what it missed meanwhile
 _OWN_STEPS = 8.0  # plain steps of its own after which a request's pace counts as much as the others'
 _YOUNG = 8  # steps in which a drafter has not found its way into an answer yet: they say little of the rest
+_OTHERS = 8.0  # drafts of its own after which a request goes by them as much as by what others saw;
+_OTHERS_IN_CROWD = 2.0  # in a crowd that has just begun to draft, others have seen no more
 _WELL_KNOWN = 16.0  # drafts after which a crowd's gain is more than a guess
 
 
@@ -33,8 +35,17 @@ class Line:
 
     calibrator: Calibrator
     gains: Gains
-    probe: Probe
     reach: Reach
+    longest_probe: int
+    probes: dict[int, Probe] = field(default_factory=dict)
+    """When to look again: for few rows, and for each crowd, which may be worth drafting for or not."""
+
+    def probe(self, num_rows: int) -> Probe:
+        crowd = crowd_of(num_rows) if num_rows >= MANY else 0
+        probe = self.probes.get(crowd)
+        if probe is None:
+            probe = self.probes[crowd] = Probe(self.longest_probe, _LOOKS)
+        return probe
 
     def gain(self, crowd: int) -> SteadyMean:
         """In a crowd not seen yet as in the nearest one."""
@@ -94,8 +105,7 @@ class Known:
             else:
                 calibrator, reach = kin.calibrator.copy(), kin.reach.copy()
                 gains = {crowd: gain.copy() for crowd, gain in kin.gains.items()}
-            probe = Probe(self._longest_probe, _LOOKS)
-            line = self._lines[drafter, phase] = Line(calibrator, gains, probe, reach)
+            line = self._lines[drafter, phase] = Line(calibrator, gains, reach, self._longest_probe)
         return line
 
     def gain(self, row: Row, drafter: str, num_rows: int) -> SteadyMean:
@@ -108,7 +118,7 @@ class Known:
         gains = self._of(row.request_id).gains.setdefault((drafter, row.phase), {})
         gain = gains.get(crowd)
         if gain is None or gain.is_copy:
-            gain = line.gain(crowd).copy()
+            gain = line.gain(crowd).copy(_OTHERS if num_rows < MANY else _OTHERS_IN_CROWD)
             seen = {own: known for own, known in gains.items() if not known.is_copy}
             if seen:
                 near = _nearest(seen, crowd)
@@ -152,10 +162,10 @@ class Known:
         """Whether drafts in steps of so many rows have been seen often."""
         return self.line(drafter, phase).gain(crowd_of(num_rows)).count >= _WELL_KNOWN
 
-    def skip(self, steps: int) -> None:
-        """Nobody drafted for so many steps, and nobody asked."""
+    def skip(self, steps: int, num_rows: int) -> None:
+        """Nobody drafted for so many steps, and nobody asked; so many rows are asked now."""
         for line in self._lines.values():
-            line.probe.skip(steps)
+            line.probe(num_rows).skip(steps)
 
     def restart(self, drafter: str, phase: str) -> None:
         """The drafter has changed: what its drafts were worth before says little, to anyone."""

@@ -103,7 +103,8 @@ class Worth:
 
     def _is_due(self, step: Step, drafter: str, rows: Sequence[Row], places: Sequence[int]) -> bool:
         """Whether it is time to look at some of these rows, for whom it does not draft."""
-        probes = {rows[i].phase: self._known.line(drafter, rows[i].phase).probe for i in places}
+        phases = {rows[i].phase for i in places}
+        probes = {phase: self._known.line(drafter, phase).probe(len(rows)) for phase in phases}
         step.probes += probes.values()
         return any([probe.due() for probe in probes.values()])  # noqa: C419 (each one counts this step)
 

@@ -41,10 +41,11 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Wish:
-    """What is asked for. `native`: "on", "off", or "auto", which is on but for small networks. `weights`: "auto" keeps published bfloat16 weights as
-    such, "full" widens them, "int8" rounds them to 8 bits with a scale per group, "int4" to 4, which only
-    kernels multiply by. `guesses`: the network only guesses, so that "auto" is int8 where passes are native:
-    nothing is lost but a guess. `kernels`: passes are those of a CUDA device's kernels.
+    """What is asked for. `native`: "on", "off", or "auto", which is on but for small networks. `weights`:
+    "auto" keeps published bfloat16 weights as such, "full" widens them, "int8" rounds them to 8 bits with a
+    scale per group, "int4" to 4, which only kernels multiply by. `guesses`: the network only guesses, so that
+    "auto" is int8 where passes are native: nothing is lost but a guess. `kernels`: passes are those of a CUDA
+    device's kernels.
     """
 
     native: str = "off"
