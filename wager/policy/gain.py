@@ -28,9 +28,9 @@ class SteadyMean:
         self.is_copy = False
         """Whether it is as another one was, and has seen nothing itself."""
 
-    def copy(self, weight: float = 8.0) -> SteadyMean:
-        """Another that starts where this one is, with the weight of so many samples at most."""
-        copy = SteadyMean(self.value, prior_weight=min(self.count, weight), memory=self.memory)
+    def copy(self) -> SteadyMean:
+        """Another that starts where this one is, with little weight."""
+        copy = SteadyMean(self.value, prior_weight=min(self.count, 8.0), memory=self.memory)
         copy.is_copy = True
         return copy
 

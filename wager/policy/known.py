@@ -20,8 +20,6 @@ _START = 20.0  # plain steps that count as plain decoding before anything was se
 _LOOKS = 3  # drafts in a row when one is tried again: the first pays for what it missed meanwhile
 _OWN_STEPS = 8.0  # plain steps of its own after which a request's pace counts as much as the others'
 _YOUNG = 8  # steps in which a drafter has not found its way into an answer yet: they say little of the rest
-_OTHERS = 8.0  # drafts of its own after which a request goes by them as much as by what others saw;
-_OTHERS_IN_CROWD = 2.0  # in a crowd that has just begun to draft, others have seen no more
 _WELL_KNOWN = 16.0  # drafts after which a crowd's gain is more than a guess
 
 
@@ -118,7 +116,7 @@ class Known:
         gains = self._of(row.request_id).gains.setdefault((drafter, row.phase), {})
         gain = gains.get(crowd)
         if gain is None or gain.is_copy:
-            gain = line.gain(crowd).copy(_OTHERS if num_rows < MANY else _OTHERS_IN_CROWD)
+            gain = line.gain(crowd).copy()
             seen = {own: known for own, known in gains.items() if not known.is_copy}
             if seen:
                 near = _nearest(seen, crowd)
