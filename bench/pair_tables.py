@@ -2,13 +2,15 @@
 
     python -m bench.pair_tables
 
-Reads bench/results/{bench_greedy,bench_sampled,bench_peers,pair}.json, measures nothing. A table stands
-between two comment lines that name it; a test compares the pages with the results.
+Reads bench/results/{bench_greedy,bench_sampled,bench_peers,bench_native,bench_native_off,pair}.json, measures
+nothing. A table stands between two comment lines that name it; a test compares the pages with the results.
 """
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from bench.pages import markdown, with_table
@@ -39,6 +41,22 @@ def speed_table() -> str:
         if name in peers["geometric_mean_over_kinds"]
     ]
     return markdown(("", *KINDS, "mean"), lines)
+
+
+def native_table() -> str:
+    """Tokens a second of a grown pair on a CPU, native passes and plain torch's."""
+    lines = []
+    for name, said in (("bench_native", "native"), ("bench_native_off", "plain torch")):
+        by_kind = _result(name)["summary"]["by_kind"]
+        for policy in ("ar", "auto"):
+            speeds = [by_kind[kind][policy]["tokens_per_s"] for kind in KINDS]
+            lines.append((f"{said}, `{policy}`", *[f"{speed:.0f}" for speed in (*speeds, _mean(speeds))]))
+    return markdown(("tokens a second", *KINDS, "mean"), lines)
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The geometric one."""
+    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def _by_kind(summary: dict[str, Any], name: str) -> list[str]:
@@ -94,6 +112,7 @@ def figures_table() -> str:
 PLACES = {
     "README.md": {"pair speed": speed_table},
     "docs/benchmarks.md": {"pair speed": speed_table},
+    "docs/native.md": {"native": native_table},
     "wager/models/demo/README.md": {"figures": figures_table},
 }
 
