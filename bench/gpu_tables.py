@@ -2,8 +2,8 @@
 
     python -m bench.gpu_tables
 
-Reads bench/results/gpu_{passes,narrow,pair,batch,batch_chains}.json, measures nothing. A table stands between two
-comment lines that name it; a test compares the page with the results.
+Reads bench/results/gpu_{passes,narrow,pair,batch,batch_chains}.json, measures nothing. A table stands between
+two comment lines that name it; a test compares the page with the results.
 """
 
 from __future__ import annotations

@@ -96,7 +96,9 @@ def share_drafting(controller: Controller, world: World, num_rows: int, steps: i
     """How often a crowd drafts, most of it at once, once it has got under way."""
     rows = [Row((num_rows, i)) for i in range(num_rows)]
     played = play(controller, world, steps, rows)
-    return float(np.mean([2 * len([name for name in one.drafters if name]) > num_rows for one in played[30:]]))
+    return float(
+        np.mean([2 * len([name for name in one.drafters if name]) > num_rows for one in played[30:]])
+    )
 
 
 @pytest.mark.parametrize("begin_ms", [0.0, 3.0])
