@@ -34,21 +34,14 @@ class Limits(NamedTuple):
 
     def least_ms(self, spec: DecoderSpec, context: int, count: int) -> float:
         """A pass over `count` tokens behind a context."""
-        weights, pairs = num_weights(spec), count * (context + (count + 1) / 2)
+        weights, pairs = spec.num_weights, count * (context + (count + 1) / 2)
         keys = 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * (context + count)
         flop = 2 * count * weights + 4 * spec.num_layers * spec.num_heads * spec.head_dim * pairs
         return max(_FLOAT * (weights + keys) / self.gb_per_s, flop / self.gflop_per_s) / 1e6
 
 
-def num_weights(spec: DecoderSpec) -> int:
-    """Those that a token is multiplied with: all but the embedding's."""
-    heads = (2 * spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
-    layer = spec.hidden_size * (heads + 3 * spec.intermediate_size)
-    return spec.num_layers * layer + spec.vocab_size * spec.hidden_size
-
-
 def measure_limits(library: Library, spec: DecoderSpec, rounds: int) -> Limits:
-    whole = num_weights(spec) // spec.hidden_size, spec.hidden_size
+    whole = spec.num_weights // spec.hidden_size, spec.hidden_size
     near_s = _median_s(_product(library, *NEAR), torch.randn(ROWS, NEAR[1]), rounds)
     whole_s = _median_s(_product(library, *whole), torch.randn(1, whole[1]), rounds)
     return Limits(2 * ROWS * NEAR[0] * NEAR[1] / near_s / 1e9, _FLOAT * whole[0] * whole[1] / whole_s / 1e9)

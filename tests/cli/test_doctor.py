@@ -17,6 +17,7 @@ from wager.nn import kernels
 from wager.nn.models import read_spec
 from wager.nn.models.dflash import check_pair
 from wager.nn.models.dflash_spec import read_spec as read_drafter
+from wager.nn.native import build
 from wager.pairs import DEMO_FOLDER
 from wager.policy import PassTime
 from wager.text.tokenizer import read_json
@@ -255,3 +256,25 @@ def test_what_was_calibrated_is_shown_with_its_age(
     assert (found.status, found.source) == ("ok", "3 hours old")
     assert "1 passes" in found.detail and "float32" in found.detail
     assert "learned" in examine(pair, "--no-calibrate").checks["calibration"].detail
+
+
+def test_how_passes_will_run_and_why_not_natively(
+    pair: Path, examine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "compiler", lambda: ("c++",))
+    monkeypatch.setattr(build, "find", lambda: build.Built(None, "not built yet"))
+
+    def passes(*flags: str) -> tuple[str, str]:
+        found = examine(pair, "--device", "cpu", *flags).checks["passes"]
+        return found.detail, found.source
+
+    detail, reason = passes()
+    assert detail == "plain torch" and "weights are few" in reason
+    assert passes("--native", "off") == ("plain torch", "not asked for")
+    assert "float64" in passes("--native", "on", "--dtype", "float64")[1]
+    assert passes("--native", "on")[0] == "plain torch until native ones are built"
+    monkeypatch.setattr(build, "find", lambda: build.Built(tmp_path, "built before"))
+    assert passes("--native", "on") == ("native", "built before")
+    monkeypatch.setattr(build, "find", lambda: build.Built(None, "no C++ compiler was found"))
+    monkeypatch.setattr(build, "compiler", lambda: None)
+    assert passes("--native", "on") == ("plain torch", "no C++ compiler was found")

@@ -20,6 +20,7 @@ from wager.cli.doctor_checks import (
     check_calibration,
     check_drafter,
     check_machine,
+    check_passes,
     check_target,
     decide,
 )
@@ -79,7 +80,8 @@ def examine(settings: Resolved[EngineConfig]) -> Report:
     found, target = check_target(config)
     model_type = str(target.values.get("model_type", "")) if target is not None else ""
     card = card_for(config.model.model, model_type)
-    findings += [*found, *check_drafter(config, target), *check_calibration(config, target)]
+    findings += [*found, *check_drafter(config, target)]
+    findings += [*check_passes(config, target), *check_calibration(config, target)]
     return Report(findings, _decided(settings, target), card)
 
 

@@ -105,6 +105,12 @@ def check_drafter(config: EngineConfig, target: Target | None) -> Iterator[Findi
     yield from _guarded("drafter config", lambda: _fit(folder, target))
 
 
+def check_passes(config: EngineConfig, target: Target | None) -> Iterator[Finding]:
+    """How the target's passes will run, and why not by something quicker."""
+    if target is not None:
+        yield from _guarded("passes", lambda: _passes(config, target))
+
+
 def check_calibration(config: EngineConfig, target: Target | None) -> Iterator[Finding]:
     """The costs that were measured of this model on this machine, and when."""
     if not config.policy.calibrate:
@@ -224,6 +230,32 @@ def _rounding(config: EngineConfig) -> Iterator[Finding]:
     bits = wish_of(config, pick_device(config.model.device).value).narrow_bits
     detail = str(Narrowing(bits)) if bits is not None else config.model.weights
     yield Finding("rounding", "ok", detail, "by kernels" if bits is not None else "on the processor")
+
+
+def _passes(config: EngineConfig, target: Target) -> Iterator[Finding]:
+    import torch
+
+    from wager.engine.assemble import pick_device, wish_of
+    from wager.nn.models.hf_config import pick_dtype
+    from wager.nn.native import build
+    from wager.nn.native.switch import Switch
+
+    if config.model.device.startswith("cuda") and not torch.cuda.is_available():
+        return  # the device's own finding says so
+    device = str(pick_device(config.model.device).value)
+    wish, dtype = wish_of(config, device), pick_dtype(config.model.dtype, target.values, device)
+    if wish.kernels:
+        yield Finding("passes", "ok", "by kernels", device)
+        return
+    example = torch.empty(0, dtype=dtype, device=device)
+    reason = Switch(wish, config.model.layout, example, 4 * target.spec.num_weights).reason
+    built = build.find()
+    if reason or build.compiler() is None:
+        yield Finding("passes", "ok", "plain torch", reason or built.reason)
+    elif built.path is not None:
+        yield Finding("passes", "ok", "native", built.reason)
+    else:
+        yield Finding("passes", "ok", "plain torch until native ones are built", built.reason)
 
 
 def _calibrations(config: EngineConfig, target: Target) -> Iterator[Finding]:

@@ -69,6 +69,13 @@ class DecoderSpec:
     def heads(self) -> HeadShape:
         return HeadShape(self.num_heads, self.num_kv_heads, self.head_dim)
 
+    @property
+    def num_weights(self) -> int:
+        """Those that a token is multiplied with: of all layers, and of the head."""
+        heads = (2 * self.num_heads + 2 * self.num_kv_heads) * self.head_dim
+        layer = self.hidden_size * (heads + 3 * self.intermediate_size)
+        return self.num_layers * layer + self.vocab_size * self.hidden_size
+
 
 class DecoderWeights(NamedTuple):
     """All tensors of a decoder; `head` is the embedding itself where they are tied."""
