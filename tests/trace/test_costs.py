@@ -10,6 +10,7 @@ from tests.trace.recorded import made_up
 from wager.errors import InputError
 from wager.trace import load_costs, replay, step_costs
 from wager.trace.costs import NAMES
+from wager.trace.replay import ReplayOptions
 
 GOOD = {"name": "mine", "draft_ms": 0.5, "verify_ms": {"1": 2.0, "4": 5.0, "8": 6.0}}
 
@@ -89,4 +90,23 @@ def test_deciding_costs_those_who_decide(tmp_path: Path) -> None:
         extra = runs[0].time_ms - runs[1].time_ms
         assert extra == pytest.approx(0.5 * runs[0].drafted_steps * pays), policy
     with pytest.raises(InputError, match="decide_ms"):
-        step_costs("bad", 1.0, {1: 4.0}, -1.0)
+        step_costs("bad", 1.0, {1: 4.0}, decide_ms=-1.0)
+
+
+def test_rows_and_beginnings_make_drafts_dearer(tmp_path: Path) -> None:
+    path, trace = tmp_path / "mine.json", made_up(3, (4, 40, 5, 3))
+    plain = {"draft_ms": 1.0, "verify_ms": {"1": 4.0, "9": 5.0}}
+    path.write_text(json.dumps(plain | {"row_ms": 0.25, "begin_ms": 3.0}))
+    dear, cheap = load_costs(str(path)), step_costs("cheap", 1.0, {1: 4.0, 9: 5.0})
+    for rows in (1, 4):
+        runs = [replay(trace, costs, "fixed:2", ReplayOptions(rows)) for costs in (dear, cheap)]
+        steps = runs[1].drafted_steps
+        extra = runs[0].time_ms - runs[1].time_ms
+        # All rows draft in every step, fewer of them as sequences end; the first step alone begins.
+        assert extra >= 3.0 and (rows > 1 or extra == pytest.approx(3.0))
+        assert extra <= 3.0 + 0.25 * (rows - 1) * steps + 1e-9
+        assert rows == 1 or extra > 3.0 + 0.25
+    for key in ("row_ms", "begin_ms"):
+        path.write_text(json.dumps(plain | {key: -1.0}))
+        with pytest.raises(InputError, match=key):
+            load_costs(str(path))

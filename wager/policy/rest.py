@@ -14,8 +14,8 @@ from typing import NamedTuple
 from wager.policy.base import MANY, Row
 from wager.policy.gain import Probe
 
-_LONGEST = 16  # steps; a crowd rests longer,
-_LEAST_OF_MANY = 512  # since a wake-up costs host time that runs ahead of the device otherwise
+_LONGEST = 16  # steps; a crowd rests so many for each of its rows at least,
+_LEAST_OF_MANY = 8  # since a wake-up costs host time that runs ahead of the device otherwise
 _UNABLE = 32  # steps for which drafters are not asked then that could propose nothing to anyone
 
 
@@ -54,7 +54,7 @@ class Rest:
         self._drafters |= able
         due = min([probe.left - 1 for probe in probes], default=_LONGEST)
         # Of many, looks wait for a moment in which they are awake anyway.
-        longest = max(_LEAST_OF_MANY, due) if many else _LONGEST
+        longest = max(_LEAST_OF_MANY * len(rows), due) if many else _LONGEST
         steps = longest if many else min(longest, due)
         if not able or self._drafters - able:  # one that could not may find something at any step
             steps = min(steps, _UNABLE) if many else 0 if ask_again else steps

@@ -28,6 +28,8 @@ _MEASURED: dict[str, tuple[float, dict[int, float]]] = {
 }
 
 NAMES = tuple(_MEASURED)
+OTHERS = ("decide_ms", "row_ms", "begin_ms")
+"""Times that may stand beside a draft's."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,10 @@ class StepCosts:
     """Times of shorter drafts by guesses asked for; None: every draft costs what the whole one costs."""
     decide_ms: float = 0.0
     """What a policy that weighs its bets adds to a step with a draft: thinking, arranging, learning."""
+    row_ms: float = 0.0
+    """What each further row of a draft adds to it, by itself and by what is done for it on the host,"""
+    begin_ms: float = 0.0
+    """and what the first draft behind a plain step takes longer: it reads in all that was missed."""
 
     def plain_ms(self, rows: int = 1) -> float:
         return self.verify(rows)
@@ -54,17 +60,20 @@ class StepCosts:
 
 
 def step_costs(
-    name: str, draft_ms: float | Mapping[int, float], points: Mapping[int, float], decide_ms: float = 0.0
+    name: str, draft_ms: float | Mapping[int, float], points: Mapping[int, float], **others: float
 ) -> StepCosts:
-    """Checked costs; the deepest time of a table of drafts is the whole draft's. Raises InputError."""
+    """Checked costs; the deepest time of a table of drafts is the whole draft's. Raises InputError.
+
+    others: the times of OTHERS.
+    """
     verify = CostCurve(points, name)
-    decide_ms = _time(decide_ms, f"{name}.decide_ms")
+    others = {one: _time(time, f"{name}.{one}") for one, time in others.items()}
     if not isinstance(draft_ms, Mapping):
-        return StepCosts(name, _time(draft_ms, f"{name}.draft_ms"), verify, None, decide_ms)
+        return StepCosts(name, _time(draft_ms, f"{name}.draft_ms"), verify, None, **others)
     if not draft_ms or min(draft_ms) < 1:
         raise InputError("needs at least one time, depths from 1", field=f"{name}.draft_ms")
     times = {depth: _time(time, f"{name}.draft_ms[{depth}]") for depth, time in draft_ms.items()}
-    return StepCosts(name, times[max(times)], verify, times, decide_ms)
+    return StepCosts(name, times[max(times)], verify, times, **others)
 
 
 def _time(time_ms: float, field: str) -> float:
@@ -76,7 +85,7 @@ def _time(time_ms: float, field: str) -> float:
 def load_costs(name_or_path: str) -> StepCosts:
     """A curve by name, or from a JSON file {"name", "draft_ms", "verify_ms": {"1": .., "8": ..}}.
 
-    `draft_ms` is one time, or a table by guesses asked for; `decide_ms` may stand beside it.
+    `draft_ms` is one time, or a table by guesses asked for; those of OTHERS may stand beside it.
     """
     if name_or_path in _MEASURED:
         draft_ms, points = _MEASURED[name_or_path]
@@ -100,7 +109,7 @@ def _read(path: Path) -> dict[str, object]:
 
 
 def _parse(data: dict[str, object], path: Path) -> StepCosts:
-    unknown = sorted(set(data) - {"name", "draft_ms", "verify_ms", "decide_ms"})
+    unknown = sorted(set(data) - {"name", "draft_ms", "verify_ms", *OTHERS})
     if unknown:
         raise InputError(f"{path} has an unknown key {unknown[0]!r}", field="costs")
     name = data.get("name", path.stem)
@@ -109,7 +118,8 @@ def _parse(data: dict[str, object], path: Path) -> StepCosts:
     points = _table(data.get("verify_ms"), f"{name}.verify_ms", "tokens")
     draft, field = data.get("draft_ms"), f"{name}.draft_ms"
     times = _table(draft, field, "guesses") if isinstance(draft, dict) else _number(draft, field)
-    return step_costs(name, times, points, _number(data.get("decide_ms", 0.0), f"{name}.decide_ms"))
+    others = {one: _number(data[one], f"{name}.{one}") for one in OTHERS if one in data}
+    return step_costs(name, times, points, **others)
 
 
 def _table(table: object, field: str, counted: str) -> dict[int, float]:

@@ -169,6 +169,7 @@ class _Clock:
         self._drafts: dict[int, float] = {}
         self._noise = noise
         self._random = np.random.default_rng(noise.seed)
+        self._was_drafting = False
 
     def verify_ms(self, num_tokens: int) -> float:
         time_ms = self._known.get(num_tokens)
@@ -179,12 +180,14 @@ class _Clock:
     def draft_ms(self, offers: Sequence[Offer]) -> float:
         """The draft pass of these offers: that of the deepest; nothing where none drafts."""
         depths = [offer.depth for offer in offers if offer.drafter is not None]
+        begins, self._was_drafting = not self._was_drafting, bool(depths)
         if not depths:
             return 0.0
         depth = 0 if 0 in depths else max(depths)
         if depth not in self._drafts:
             self._drafts[depth] = self._costs.draft_time_ms(depth)
-        return self._drafts[depth]
+        more_ms = self._costs.row_ms * (len(depths) - 1) + self._costs.begin_ms * begins
+        return self._drafts[depth] + more_ms
 
     def decide_ms(self, policy: Policy, drafted: bool) -> float:
         """What weighing a draft takes; a policy that always bets the same does not weigh."""
