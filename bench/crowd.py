@@ -1,25 +1,27 @@
 """What policies would make of many requests at once on a device: 64 of them, then 32, 16 and 8.
 
     python -m bench.crowd --traces F.npz [--json PATH]
+    python -m bench.crowd --docs                        its table in docs/policy.md, from the result file
 
 A replay, not wall time, of recorded drafts under the costs of an 8B model on one H200, with what a crowd adds
 to a step that drafts: each row's part of the draft and of the host's work, and the first draft behind plain
 steps, which reads in all that was missed. How much that is differs from host to host, so three are played. A
-policy keeps what it has learned as the crowd shrinks, and begins with costs as calibration leaves them. Which
-is what a chain that always bets shows beside it: where one of those is faster than plain decoding, `auto`
-should be.
+policy keeps what it has learned as the crowd shrinks, and begins with costs as calibration leaves them. Chains
+that always bet stand beside it: where one of those is faster than plain decoding, `auto` should be.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.results import write_result
+from bench.pages import markdown, with_table
+from bench.results import RESULTS, ROOT, write_result
 from wager.errors import WagerError
 from wager.policy import Controller, CostModel, Experience
 from wager.policy.cost import MAX_TOKENS, DraftTime, PassTime
@@ -27,6 +29,9 @@ from wager.trace.costs import StepCosts, step_costs
 from wager.trace.format import Trace, load_traces
 from wager.trace.replay import ReplayOptions, replay
 
+PAGE = ROOT / "docs" / "policy.md"
+RESULT = RESULTS / "crowd.json"
+MIXED = "all"
 ROWS = (64, 32, 16, 8)
 POLICIES = ("auto", "fixed:2", "fixed:4")
 DRAFT_MS, ROW_MS = 0.9, 0.06
@@ -67,7 +72,7 @@ def play(traces: Sequence[Trace], policy: str, costs: StepCosts) -> list[dict[st
 
 
 def measure(traces: Sequence[Trace]) -> list[dict[str, Any]]:
-    contents = {f"{trace.kind} {trace.temperature}": [trace] for trace in traces} | {"all": list(traces)}
+    contents = {f"{trace.kind} {trace.temperature}": [trace] for trace in traces} | {MIXED: list(traces)}
     cells = []
     for number, (content, own) in enumerate(contents.items(), 1):
         for host in HOSTS:
@@ -108,15 +113,39 @@ def summary(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def crowd_table(cells: Sequence[dict[str, Any]]) -> str:
+    """All contents mixed, by host: `auto`, and the better chain."""
+    mixed = {(c["host"], c["policy"], c["rows"]): c["speedup"] for c in cells if c["content"] == MIXED}
+    lines = []
+    for host in HOSTS:
+        chains = [max(mixed[host, chain, rows] for chain in POLICIES[1:]) for rows in ROWS]
+        for name, speeds in (("`auto`", [mixed[host, "auto", rows] for rows in ROWS]), ("chain", chains)):
+            lines.append((f"{host} host, {name}", *[f"{speed:.3f}" for speed in speeds]))
+    return markdown(("rows", *map(str, ROWS)), lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m bench.crowd",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--traces", type=Path, metavar="F.npz", required=True, help="recorded drafts")
-    parser.add_argument("--json", type=Path, help="result file [bench/results/crowd.json]")
+    parser.add_argument("--traces", type=Path, metavar="F.npz", help="recorded drafts")
+    parser.add_argument("--json", type=Path, default=RESULT, help="result file [bench/results/crowd.json]")
+    parser.add_argument("--docs", action="store_true", help="rewrite the table in docs/policy.md")
     options = parser.parse_args()
+    if options.traces is None and not options.docs:
+        parser.error("--traces or --docs is needed")
+    if options.traces is not None:
+        run(parser, options)
+    if options.docs:
+        cells = json.loads(options.json.read_text(encoding="utf-8"))["data"]["cells"]
+        page = PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(with_table(page, "crowd", crowd_table(cells)), encoding="utf-8")
+        print("rewrote the table of", PAGE.relative_to(ROOT))
+
+
+def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     try:
         cells = measure(load_traces(options.traces).traces)
     except WagerError as error:

@@ -90,7 +90,14 @@ class Probe:
         dear = math.ceil(self._taken * price / _LOOKING * max(1.0, num_rows / MANY))
         self._waited = self._taken = 0
         longest, least = max(self.longest, dear), dear if many else dear // _DEAR
-        self.interval = 1 if won else min(max(self.interval * 2, least), longest)
+        if won and many:
+            self.interval = max(self.interval, least)  # what comes of it will show (`paid`)
+        else:
+            self.interval = 1 if won else min(max(self.interval * 2, least), longest)
+
+    def paid(self) -> None:
+        """A crowd drafted, and was faster by it: were that to end, it would be worth looking again sooner."""
+        self.interval = max(1, self.interval // 2)
 
 
 _LOOKING = 0.005

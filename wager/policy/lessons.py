@@ -147,6 +147,10 @@ class Lessons:
             line.gain(crowd_of(len(outcome.rows))).add(gain)
             if i in step.probing:
                 looked.setdefault((share.offer, share.row.phase), []).append(gain)
+        if step.num_worthy and len(outcome.rows) >= MANY and _gained_ms(outcome, step) > 0.0:
+            for drafter, phase in {(share.offer.drafter, share.row.phase) for share in outcome.rows}:
+                if drafter is not None:
+                    self._known.line(drafter, phase).probe(len(outcome.rows)).paid()
         won = [self._end_look(outcome, step, offer, phase, gains) for (offer, phase), gains in looked.items()]
         if looked:
             self._waking_ms = 0.0
@@ -167,9 +171,7 @@ class Lessons:
             if not won:
                 self._overrun.fade(num_rows)
         if num_rows >= MANY and not step.num_worthy:  # all that the step lost was lost by looking
-            accepted = sum([share.accepted for share in outcome.rows])
-            worth_ms = step.base_ms + step.plain_ms * accepted / step.num_emitting
-            price_ms = max(draft_ms, outcome.draft_ms + outcome.verify_ms - worth_ms)
+            price_ms = max(draft_ms, -_gained_ms(outcome, step))
         price = (price_ms + self._waking_ms) / step.base_ms
         probe = self._known.line(offer.drafter, phase).probe(num_rows)
         probe.result(won=won, price=price, num_rows=num_rows)
@@ -191,3 +193,10 @@ class Lessons:
             if share.num_nodes and share.offer.drafter is not None:
                 key = (share.offer.drafter, share.row.phase)
                 self._known.survival(share.row).observe(share.accepted, share.num_nodes, key)
+
+
+def _gained_ms(outcome: StepOutcome, step: Step) -> float:
+    """By how much plain decoding would have taken longer for the tokens of a step."""
+    accepted = sum([share.accepted for share in outcome.rows])
+    worth_ms = step.base_ms + step.plain_ms * accepted / step.num_emitting
+    return worth_ms - outcome.draft_ms - outcome.verify_ms
