@@ -159,7 +159,7 @@ class Samples:
         return Times(draft, verify)
 
     def curve(self, name: str = "measured") -> StepCosts:
-        return step_costs(name, *self.times(), self.decide_ms)
+        return step_costs(name, *self.times(), decide_ms=self.decide_ms)
 
     @property
     def spread(self) -> float:
