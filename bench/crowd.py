@@ -6,8 +6,8 @@
 A replay, not wall time, of recorded drafts under the costs of an 8B model on one H200, with what a crowd adds
 to a step that drafts: each row's part of the draft and of the host's work, and the first draft behind plain
 steps, which reads in all that was missed. How much that is differs from host to host, so three are played. A
-policy keeps what it has learned as the crowd shrinks, and begins with costs as calibration leaves them. Beside
-it stand chains that always bet: where one of those is faster than plain decoding, `auto` should be.
+policy keeps what it has learned as the crowd shrinks, and begins with costs as calibration leaves them.
+Beside it stand chains that always bet: where one of those is faster than plain decoding, `auto` should be.
 """
 
 from __future__ import annotations
