@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from bench.policy_tables import Entry, rewrite_pages, summaries
 from bench.results import RESULTS, write_result
+from wager.errors import WagerError
 from wager.trace import (
     Comparison,
     Noise,
@@ -131,7 +132,10 @@ def main() -> None:
     if options.traces is None and not options.docs:
         parser.error("--traces or --docs is needed")
     if options.traces is not None:
-        found = measure(options.traces, options.seed)
+        try:
+            found = measure(options.traces, options.seed)
+        except WagerError as error:
+            parser.error(str(error))
         config = {
             "traces": options.traces.name,
             "traces_sha256": hashlib.sha256(options.traces.read_bytes()).hexdigest(),

@@ -273,6 +273,9 @@ def test_how_passes_will_run_and_why_not_natively(
     assert passes("--native", "off") == ("plain torch", "not asked for")
     assert "float64" in passes("--native", "on", "--dtype", "float64")[1]
     assert passes("--native", "on")[0] == "plain torch until native ones are built"
+    with monkeypatch.context() as patch:
+        patch.setattr("wager.nn.native.switch.WAITING_BYTES", 1000)
+        assert passes("--native", "on")[0].endswith("and the model is started again")
     monkeypatch.setattr(build, "find", lambda: build.Built(tmp_path, "built before"))
     assert passes("--native", "on") == ("native", "built before")
     monkeypatch.setattr(build, "find", lambda: build.Built(None, "no C++ compiler was found"))

@@ -248,14 +248,14 @@ def _passes(config: EngineConfig, target: Target) -> Iterator[Finding]:
         yield Finding("passes", "ok", "by kernels", device)
         return
     example = torch.empty(0, dtype=dtype, device=device)
-    reason = Switch(wish, config.model.layout, example, 4 * target.spec.num_weights).reason
-    built = build.find()
-    if reason or build.compiler() is None:
-        yield Finding("passes", "ok", "plain torch", reason or built.reason)
+    switch, built = Switch(wish, config.model.layout, example, 4 * target.spec.num_weights), build.find()
+    if switch.is_refused or build.compiler() is None:
+        yield Finding("passes", "ok", "plain torch", switch.reason or built.reason)
     elif built.path is not None:
         yield Finding("passes", "ok", "native", built.reason)
     else:
-        yield Finding("passes", "ok", "plain torch until native ones are built", built.reason)
+        later = ", and the model is started again" if switch.is_large else ""
+        yield Finding("passes", "ok", f"plain torch until native ones are built{later}", built.reason)
 
 
 def _calibrations(config: EngineConfig, target: Target) -> Iterator[Finding]:

@@ -119,6 +119,7 @@ def quicken(engine: Engine, *, wait: bool = False) -> None:
     parts, changed = engine.parts, False
     for network in networks(parts):  # each of them, whatever the ones before it did
         changed |= network.quicken(wait=wait)
+        network.switch.order()
     if not changed:
         return
     engine.controller.experience.costs = parts.make_costs()

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from wager.policy.base import MANY, Row
 from wager.policy.gain import Probe
 
-_LONGEST = 16  # steps; a crowd rests so many for each of its rows at least,
-_LEAST_OF_MANY = 8  # since a wake-up costs host time that runs ahead of the device otherwise
+_LONGEST = 16  # steps; a crowd rests longer, so many steps at least
+_LEAST_OF_MANY = 8  # for each row: a wake-up costs host time that runs ahead of the device otherwise
 _UNABLE = 32  # steps for which drafters are not asked then that could propose nothing to anyone
 
 

@@ -19,9 +19,7 @@ from wager.policy.overrun import Overrun
 from wager.policy.reach import Best, best_draft
 
 _LOOKED_AT = 4  # rows for which a draft is made only to see whether it is worth it again
-_BEGIN = (
-    0.05  # by how much (log) a crowd that does not draft must become faster, since beginning has its price
-)
+_BEGIN = 0.05  # by how much (log) a crowd must become faster to begin drafting, which has its price
 
 
 class Worth:

@@ -113,3 +113,19 @@ def test_who_measures_waits_for_the_building(own_shelf: Shelf, library: Library,
     assert len(told) == 1 and "being built" in told[0]
     engine.settle(told.append)
     assert len(told) == 1
+
+
+def test_a_large_model_has_the_library_built_for_its_next_start(
+    own_shelf: Shelf, library: Library, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not wait with its weights at hand, and has no small drafter that would ask for the building."""
+    monkeypatch.setattr("wager.nn.native.switch.WAITING_BYTES", 1000)
+    started = list[bool]()
+    own_shelf.look = lambda *, start=True: started.append(start)  # type: ignore[method-assign]
+    own_shelf.reason = "being built"
+    engine = engine_of(world, "lookup", "auto")
+    assert any(started) and engine.parts.notes["passes"] == {"value": "torch", "source": "being built"}
+    own_shelf.library = library
+    job = jobs(1)[0]
+    engine.add("first", job.prompt, job.params)
+    assert "next start" in engine.runner.decoder.switch.reason and engine.runner.decoder.layers

@@ -92,9 +92,19 @@ class Switch:
     @property
     def may_come(self) -> bool:
         """Whether it is worth asking again."""
-        if self._objection or not self.reason or self._num_bytes > WAITING_BYTES:
+        if self._objection or not self.reason or self.is_large:
             return False
         return self._packing is not None or library.may_come()
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it does not wait for the library with its weights at hand, but for the next start."""
+        return self._num_bytes > WAITING_BYTES
+
+    def order(self) -> None:
+        """See that somebody builds the library, where this network lacks it: a later start will find it."""
+        if self.reason and not self._objection and library.library() is not None and self.is_large:
+            self.reason = "built by now, and used from the next start on"
 
     def pack(self, make: Callable[[Library], Made], *, wait: bool) -> Made | None:
         """What `make` packs for the library; None while one of them is not ready.
