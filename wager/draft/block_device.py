@@ -9,7 +9,8 @@ cheaper. Made by `block.py`; does not know which guesses are used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -121,32 +122,27 @@ class BlockDevice:
                 self._captured.capture(("ingest", tokens), self._ingest_pass(tokens))
             if self.source is not None:
                 self._captured.capture("gather", self._gather_pass(self.source))
+        if self._is_cuda:
+            self._advance(torch.zeros_like(self._walk.device[0]), self._tables.token_ids)  # to compile it
         return len(self._captured)
 
     # -- context
 
     def ingest(self, pieces: Sequence[Piece]) -> None:
-        """Features of tokens to their slots, all in one go, with one gather per tensor they lie in."""
-        by_tensor: dict[int, list[Piece]] = {}
-        for piece in pieces:
-            by_tensor.setdefault(id(piece.features), []).append(piece)
-        ordered = [piece for own in by_tensor.values() for piece in own]
-        laid = _laid(ordered)
-        count = laid.shape[1]
-        if count > INGEST_BUCKETS[-1]:
-            places = _sent(laid, self.net.device)
-            features = self._features.new_empty((count, self._features.shape[1]))
-            _gather(by_tensor.values(), places[2], features)
-            self._entry.run(features, Places(places[0], places[1]), self.pool)
-            return
-        self._places.wait()
-        host = self._places.host
-        host[:, :count] = laid
-        host[1, count:] = -1
-        self._places.push()
-        _gather(by_tensor.values(), self._places.device[2], self._features)
-        size = next(bucket for bucket in INGEST_BUCKETS if bucket >= count)
-        self._captured.run(("ingest", size), self._ingest_pass(size))
+        """Features of tokens to their slots, as many at once as a graph takes."""
+        # Those of one tensor side by side: they are gathered in one go.
+        ordered = sorted(pieces, key=lambda piece: id(piece.features))
+        for portion in _portions(ordered, INGEST_BUCKETS[-1]):
+            laid = _laid(portion)
+            count = laid.shape[1]
+            self._places.wait()
+            host = self._places.host
+            host[:, :count] = laid
+            host[1, count:] = -1
+            self._places.push()
+            _gather(portion, self._places.device[2], self._features)
+            size = next(bucket for bucket in INGEST_BUCKETS if bucket >= count)
+            self._captured.run(("ingest", size), self._ingest_pass(size))
 
     def _ingest_pass(self, count: int) -> Callable[[], None]:
         def call() -> None:
@@ -203,12 +199,16 @@ class BlockDevice:
         numbers.host[0, :HEADER] = num_nodes, row.num_pending, context_len, num_items
         numbers.host[1, :num_nodes] = verified.parents
         numbers.push()
-        walk, spec = Walk(verified.chosen, verified.token_ids, numbers.device), self.net.spec
-        block = Block(spec.mask_token_id, spec.block_size, self.pool.spec.page_size)
-        advance(walk, self._tables, self._places.device, block)
+        self._advance(verified.chosen, verified.token_ids)
         self._captured.run("gather", self._gather_pass(source))
         self._run_draft(1, 1)
         return self._places.device[:, :MAX_KEPT]
+
+    def _advance(self, chosen: Tensor, token_ids: Tensor) -> None:
+        """Along the tree in `_walk`, by the target's choices in a pass of these tokens."""
+        spec = self.net.spec
+        block = Block(spec.mask_token_id, spec.block_size, self.pool.spec.page_size)
+        advance(Walk(chosen, token_ids, self._walk.device), self._tables, self._places.device, block)
 
     def _gather_pass(self, source: Tensor) -> Callable[[], None]:
         """Context from the target's own features, at the places that `advance` has written."""
@@ -298,23 +298,35 @@ def _laid(pieces: Sequence[Piece]) -> npt.NDArray[np.int64]:
     return laid
 
 
-def _gather(by_tensor: Iterable[Sequence[Piece]], lines: Tensor, out: Tensor) -> None:
-    """Lines of these tensors, one tensor after the other, to the first lines of `out`."""
+def _portions(pieces: Iterable[Piece], most: int) -> Iterator[list[Piece]]:
+    """The same tokens in their order, at most so many at a time."""
+    portion: list[Piece] = []
+    room = most
+    for features, position, slot, first, num_tokens in pieces:
+        done = 0
+        while done < num_tokens:
+            num = min(room, num_tokens - done)
+            portion.append(Piece(features, position + done, slot + done, first + done, num))
+            done, room = done + num, room - num
+            if not room:
+                yield portion
+                portion, room = [], most
+    if portion:
+        yield portion
+
+
+def _gather(pieces: Iterable[Piece], lines: Tensor, out: Tensor) -> None:
+    """Lines of the pieces' tensors, one tensor after the other, to the first lines of `out`."""
     start = 0
-    for pieces in by_tensor:
-        stop = start + sum([piece.num_tokens for piece in pieces])
-        features = pieces[0].features
+    for _, own in groupby(pieces, key=lambda piece: id(piece.features)):
+        same = list(own)
+        stop = start + sum([piece.num_tokens for piece in same])
+        features = same[0].features
         if features.dtype == out.dtype:
             torch.index_select(features, 0, lines[start:stop], out=out[start:stop])
         else:
             out[start:stop].copy_(features.index_select(0, lines[start:stop]))
         start = stop
-
-
-def _sent(numbers: npt.NDArray[np.int64], device: torch.device) -> Tensor:
-    """On the device, without waiting for what is under way there."""
-    own = torch.from_numpy(numbers)
-    return own.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else own.to(device)
 
 
 def _ones(block_size: int, words: int) -> npt.NDArray[np.int64]:

@@ -24,7 +24,8 @@ def make_runner(decoder: Decoder, num_pages: int, config: EngineConfig, max_cont
     page_size = config.cache.page_size
     if config.model.kernels == "off" or not kernels.has_kernels(decoder.device):
         return TargetRunner(decoder, num_pages, page_size)
-    from wager.target.graphs import GraphLimits, GraphRunner
+    from wager.target.buckets import GraphLimits
+    from wager.target.graphs import GraphRunner
 
     scheduler = config.scheduler
     # Nodes come on top of the tokens that are scheduled, and every running row has at least one of those.
@@ -34,7 +35,7 @@ def make_runner(decoder: Decoder, num_pages: int, config: EngineConfig, max_cont
 
 
 def warm(engine: Engine) -> None:
-    """Capture the passes of target and drafters, so that no request waits for it."""
+    """Capture the passes of target and drafters and compile the rest, so that no request waits for it."""
     runner = engine.runner
     if not runner.has_kernels:
         return
@@ -52,6 +53,8 @@ def warm(engine: Engine) -> None:
             drafter.device.source = runner.features_at
             num_graphs += drafter.device.warm()
             runner.warm_unseen(drafter.device.top, drafter.spec.block_size - 1)
+    decoder = runner.decoder
+    engine.sampler.warm(decoder.spec.vocab_size, decoder.dtype)
     took = time.perf_counter() - began
     engine.parts.notes["graphs"] = {"value": num_graphs, "source": f"captured in {took:.1f} s"}
     log.info("captured %d passes in %.1f s", num_graphs, took)

@@ -7,7 +7,7 @@ chooses the others one by one. Made by sampler.py for scores on such a device.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,9 @@ from torch import Tensor
 from wager.nn.kernels.filter import Asked, Filters
 from wager.nn.kernels.numbers import Numbers, signed
 from wager.nn.kernels.sample import Chosen, choose
-
-if TYPE_CHECKING:
-    from wager.target.sampler import ChoiceRow
+from wager.records import SamplingParams
+from wager.target.sampler import ChoiceRow
+from wager.tree import Tree
 
 _SEED, _POSITION, _TEMPERATURE, _TOP_P, _MIN_P, _TOP_K = range(6)
 
@@ -74,6 +74,12 @@ class DeviceChooser:
         if self._done is not None:
             self._done.synchronize()
         return self._tokens[:count].tolist(), self._highest[:count]
+
+    def warm(self, logits: Tensor) -> None:
+        """Choose with every set of filters once: each is compiled by itself. `logits` are [1, vocab]."""
+        for top_k, top_p, min_p in product((0, 1), (1.0, 0.5), (0.0, 0.5)):
+            params = SamplingParams(temperature=1.0, top_k=top_k, top_p=top_p, min_p=min_p)
+            self.choose(logits, [ChoiceRow(params, 0, (0,), 1, Tree.chain([]))])
 
     def _make_greedy(self) -> None:
         """Every position, if it is not so already: nothing else is read there."""

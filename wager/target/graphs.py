@@ -8,19 +8,17 @@ idle moments, never in mid-traffic. The face is `TargetRunner`'s: the engine doe
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from wager.nn.kernels.advance import MAX_KEPT
 from wager.nn.kernels.attention import AttentionPlan, AttentionSpace
 from wager.nn.kernels.capture import Captured
-from wager.nn.kernels.cuts import LONG_KEYS, PassSize, plan_pass
+from wager.nn.kernels.cuts import PassSize, plan_pass
 from wager.nn.kernels.device import Machine, machine_of
 from wager.nn.kernels.move import move_kept, move_slots
 from wager.nn.kernels.narrow_layers import linear_of
@@ -31,14 +29,13 @@ from wager.nn.kernels.qkv import Places, rotation_table
 from wager.nn.kernels.tables import AttentionTables, PassTables, TableLimits
 from wager.nn.kernels.ways import Role
 from wager.nn.models.decoder import Decoder
+from wager.target.buckets import Buckets, GraphLimits, Size
 from wager.target.inputs import PassInputs, RunRow, UnseenRow, judged_places
 from wager.target.lay import lay_pass
 from wager.target.planting import MAX_PLANTS, Planting
 from wager.target.runner import Kept, RunResult, TargetRunner
 from wager.tree import Tree
 
-TOKEN_BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512)
-ROW_BUCKETS = (1, 4, 16, 64, 256)
 MASK_WORDS = 2
 """64 nodes each: a row's tree may have 128."""
 
@@ -46,23 +43,6 @@ _FIRST_LAYERS = 3  # are a graph of their own: while they run, the host launches
 
 Progress = Callable[[int, int], None]
 """Called with how many passes are captured, and how many there will be."""
-
-
-@dataclass(frozen=True)
-class GraphLimits:
-    """The largest pass: rows, tokens in all, tokens of one row's text."""
-
-    max_rows: int
-    max_tokens: int
-    max_context: int
-
-
-class Size(NamedTuple):
-    """The bucket of a pass; one row's over a long context has a bucket of its own."""
-
-    tokens: int
-    rows: int
-    is_long: bool = False
 
 
 class GraphRunner(TargetRunner):
@@ -78,7 +58,8 @@ class GraphRunner(TargetRunner):
         super().__init__(decoder, num_pages, page_size)
         assert decoder.weights is not None
         self.limits = limits
-        self.buckets = tuple(size for size in TOKEN_BUCKETS if size <= limits.max_tokens)
+        self._sizes = Buckets(limits)
+        self.buckets = self._sizes.tokens
         spec, weights = decoder.spec, decoder.weights
         reach = limits.max_context + 64 * MASK_WORDS + 1
         table = rotation_table(spec.rope, reach, decoder.dtype, decoder.device)
@@ -88,14 +69,18 @@ class GraphRunner(TargetRunner):
         self._head, self._page_size = matrix(linear_of(weights.head), Role.WHOLE, self._machine), page_size
         self._captured = Captured(decoder.device, enabled=capture)
         # Sent before every pass, so those of captured ones are no larger than they must be.
-        self._tables = PassTables(self._table_limits(reach, self.buckets[-1], self._sizes()), decoder.device)
-        self._large = PassTables(self._table_limits(reach, limits.max_tokens, [self._beyond]), decoder.device)
+        self._tables = PassTables(
+            self._table_limits(reach, self._sizes.most, self._sizes.all()), decoder.device
+        )
+        self._large = PassTables(
+            self._table_limits(reach, limits.max_tokens, [self._sizes.beyond]), decoder.device
+        )
         self._sent = torch.cuda.Event() if self._captured.device.type == "cuda" else None
         self._cuts: dict[Size, AttentionPlan] = {}
         self._space = self._shared_space()
         self._moves = Numbers(2, 1024, decoder.device)
         self._left, self._going_on = (Numbers(1, limits.max_rows, decoder.device) for _ in range(2))
-        most = self.buckets[-1]
+        most = self._sizes.most
         self._kept = Numbers(1, most, decoder.device)
         self._logits = torch.empty(most, spec.vocab_size, dtype=decoder.dtype, device=decoder.device)
         self._features = torch.empty(0)
@@ -107,35 +92,6 @@ class GraphRunner(TargetRunner):
         return TableLimits(max_tokens, rows, -(-reach // self._page_size), rows, items, MASK_WORDS)
 
     # -- sizes
-
-    def _sizes(self) -> list[Size]:
-        """Every bucket a pass of decoding rows can fall into, the smallest first."""
-        rows = [count for count in ROW_BUCKETS if count < self.limits.max_rows]
-        rows.append(self.limits.max_rows)
-        sizes, fewest = [], 1
-        for count in rows:
-            sizes += [Size(tokens, count) for tokens in self.buckets if tokens >= fewest]
-            fewest = count + 1
-        if self.limits.max_context >= LONG_KEYS:
-            sizes += [Size(tokens, 1, True) for tokens in self.buckets]
-        return sizes
-
-    def _size_of(self, num_tokens: int, num_rows: int, longest: int) -> Size | None:
-        """The bucket of a pass over contexts of at most `longest` tokens; None where it is beyond all."""
-        if num_tokens > self.buckets[-1]:
-            return None
-        tokens = self.buckets[bisect_left(self.buckets, num_tokens)]
-        most, at = self.limits.max_rows, bisect_left(ROW_BUCKETS, num_rows)
-        rows = min(ROW_BUCKETS[at], most) if at < len(ROW_BUCKETS) else most
-        return Size(tokens, rows, num_rows == 1 and longest >= LONG_KEYS)
-
-    def _all_sizes(self) -> list[Size]:
-        """The buckets, and what is beyond them."""
-        return [*self._sizes(), self._beyond]
-
-    @property
-    def _beyond(self) -> Size:
-        return Size(self.limits.max_tokens, self.limits.max_rows)
 
     def _plan(self, size: Size) -> AttentionPlan:
         """How attention's work is cut in passes of one size; without space."""
@@ -150,7 +106,8 @@ class GraphRunner(TargetRunner):
 
     def _shared_space(self) -> AttentionSpace:
         """Room for the splits of any pass: only one runs at a time."""
-        heads, tilings = self.decoder.spec.heads, [self._plan(size).tiling for size in self._all_sizes()]
+        heads, sizes = self.decoder.spec.heads, [*self._sizes.all(), self._sizes.beyond]
+        tilings = [self._plan(size).tiling for size in sizes]
         lines = max(tiling.max_items * tiling.tile_rows for tiling in tilings) * heads.num_kv_heads
         items = max(tiling.max_items for tiling in tilings)
         return AttentionSpace(
@@ -170,7 +127,7 @@ class GraphRunner(TargetRunner):
 
     def plan_of(self, num_tokens: int, num_rows: int, longest: int) -> AttentionPlan:
         """How attention is cut in such a pass."""
-        return self._cut(self._size_of(num_tokens, num_rows, longest) or self._beyond)
+        return self._cut(self._sizes.of(num_tokens, num_rows, longest) or self._sizes.beyond)
 
     # -- passes
 
@@ -181,17 +138,33 @@ class GraphRunner(TargetRunner):
         return self._head(hidden)
 
     def warm(self, progress: Progress | None = None) -> int:
-        """Capture every size, the largest first; returns how many graphs there are."""
+        """Capture every size, the largest first; returns how many graphs there are. Nothing may run yet."""
         with self._inference:
             self._room_for_features()
             self._tables.clear()
             self._tables.push()
-            sizes = sorted(self._sizes(), reverse=True) if self._captured.enabled else []
+            sizes = sorted(self._sizes.all(), reverse=True) if self._captured.enabled else []
             for done, size in enumerate(sizes):
                 self._captured.capture(size, self._pass(size))
                 if progress is not None:
                     progress(done + 1, len(sizes))
+            if self._sent is not None:
+                self._rehearse()
         return len(self._captured)
+
+    def _rehearse(self) -> None:
+        """Have everything compiled that is launched outside of graphs, on nobody's tokens."""
+        num = self._sizes.most + 1
+        if num <= self.limits.max_tokens:
+            self._large.clear()
+            self._large.push()
+            width = len(self.feature_layers) * self.hidden_size
+            self._layers(
+                self._large, num, self._cut(self._sizes.beyond), self._logits.new_empty((num, width))
+            )
+        move_slots(self.pool.store, self._moves.device, 1)  # a slot to its own place
+        kept = torch.full((3, MAX_KEPT), -1, dtype=torch.int64, device=self.device)
+        self.commit_behind(kept)
 
     def warm_unseen(self, top: Tensor, num_depths: int) -> None:
         with self._inference:
@@ -225,7 +198,7 @@ class GraphRunner(TargetRunner):
             return self._launch(laid, starts, size)
 
     def can_build(self, rows: Sequence[UnseenRow]) -> bool:
-        return len(rows) <= MAX_PLANTS and sum([row.num_tokens for row in rows]) <= self.buckets[-1]
+        return len(rows) <= MAX_PLANTS and sum([row.num_tokens for row in rows]) <= self._sizes.most
 
     def unseen_nodes(self, num_depths: int, num_ranks: int) -> int:
         return most_nodes(num_depths, num_ranks)
@@ -275,7 +248,7 @@ class GraphRunner(TargetRunner):
         """The drafter that asks for features is known only after the runner: make room when it has asked."""
         if self.features_at is None and self.feature_layers:
             wanted = len(self.feature_layers) * self.hidden_size
-            self._features = self.features_at = self._logits.new_empty((self.buckets[-1], wanted))
+            self._features = self.features_at = self._logits.new_empty((self._sizes.most, wanted))
 
     def _pass(self, size: Size) -> Callable[[], None]:
         """The whole pass of one size over the tables: tokens in, scores and features out."""
@@ -303,7 +276,7 @@ class GraphRunner(TargetRunner):
 
     def _run_large(self, inputs: PassInputs) -> RunResult:
         """A pass beyond the buckets, launch by launch, with results of its own."""
-        num, cut = inputs.num_tokens, self._cut(self._beyond)
+        num, cut = inputs.num_tokens, self._cut(self._sizes.beyond)
         features = None
         if self.feature_layers:
             features = self._logits.new_empty((num, len(self.feature_layers) * self.hidden_size))
@@ -367,11 +340,11 @@ class GraphRunner(TargetRunner):
         if self._sent is not None:
             self._sent.synchronize()  # the copy of the pass before may still read them
         num_tokens = sum([len(row.pending) + row.tree.num_nodes for row in rows])
-        tables = self._tables if num_tokens <= self.buckets[-1] else self._large
+        tables = self._tables if num_tokens <= self._sizes.most else self._large
         laid = lay_pass(rows, tables, self._page_size, is_seen=is_seen)
-        size = self._size_of(num_tokens, len(rows), laid.longest)
-        tables.pad_tokens(num_tokens, (size or self._beyond).tokens)
-        tables.lay_rows(laid.lines, self._cut(size or self._beyond).tiling)
+        size = self._sizes.of(num_tokens, len(rows), laid.longest)
+        tables.pad_tokens(num_tokens, (size or self._sizes.beyond).tokens)
+        tables.lay_rows(laid.lines, self._cut(size or self._sizes.beyond).tiling)
         tables.push(with_pages=laid.has_moved)
         if self._sent is not None:
             self._sent.record()

@@ -135,6 +135,27 @@ class Sampler:
         logprobs = _logprobs(logits, rows, chosen) if want_logprobs else []
         return Choices(chosen, broken, p1, logprobs, _soft(logits, rows, chosen) if want_soft else ())
 
+    def warm(self, vocab_size: int, dtype: torch.dtype) -> None:
+        """Before the first request on a device: compile or load whatever requests may ask for."""
+        if self._device is None or self.noise.device.type != "cuda":
+            return
+        logits = torch.zeros(1, vocab_size, dtype=dtype, device=self.noise.device)
+        self._device.warm(logits)
+        bent = SamplingParams(
+            temperature=1.0,
+            top_k=1,
+            top_p=0.5,
+            min_p=0.5,
+            repetition_penalty=2.0,
+            presence_penalty=1.0,
+            frequency_penalty=1.0,
+            logit_bias={0: 1.0},
+            min_tokens=2,
+            logprobs=1,
+        )
+        every = np.full((1, -(-vocab_size // 8)), 255, np.uint8)
+        self.choose(logits, [ChoiceRow(bent, 0, (0, 0), 1, Tree.chain([]), (0,), allowed=every)])
+
     @torch.inference_mode()
     def _choose_row(self, logits: Tensor, row: ChoiceRow) -> list[int]:
         scores = logits if logits.dtype == torch.float64 else logits.float()
