@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.policy.situations import DRAFT_MS, FLAT, known_costs, share, step
-from wager.policy import CostModel, Evidence, Experience, Row, StepOutcome
+from wager.policy import Controller, CostModel, Evidence, Experience, Row, StepOutcome
 from wager.policy.experience import leading_hits, longest_context
 
 
@@ -55,6 +55,26 @@ def test_no_account_pays_for_a_machine_that_stood_still() -> None:
     experience.learn(step(share(4, accepted=0), verify_ms=505.0, draft_ms=DRAFT_MS))
     assert experience.stalled_ms == pytest.approx(500.0, abs=1.0)
     assert experience.ledger.total.balance_ms == pytest.approx(-DRAFT_MS, abs=0.1)
+
+
+def test_a_machine_stands_still_once() -> None:
+    """Where every step that drafts is that late, it is what they take: somebody has to pay."""
+    experience, late = known_costs(FLAT), step(share(4, accepted=0), verify_ms=105.0, draft_ms=DRAFT_MS)
+    assert experience.learn(late).verify_ms < 10.0
+    assert experience.learn(late) is late
+    assert experience.ledger.total.balance_ms == pytest.approx(-100.0 - 2 * DRAFT_MS, abs=1.0)
+    usual = step(share(4, accepted=0), verify_ms=5.0, draft_ms=DRAFT_MS)
+    assert experience.learn(usual) is usual
+    assert experience.learn(late).verify_ms < 50.0, "again, and not in a row"
+
+
+def test_a_policy_is_not_told_of_a_machine_that_stood_still() -> None:
+    """Else one look that took a second would keep a crowd from looking again for thousands of steps."""
+    told: list[StepOutcome] = []
+    controller = Controller("fixed:4", known_costs(FLAT))
+    controller.policy.learn = told.append  # type: ignore[method-assign]
+    controller.learn(step(share(4, accepted=0), verify_ms=505.0, draft_ms=DRAFT_MS))
+    assert told[0].verify_ms + told[0].draft_ms == pytest.approx(5.0 + DRAFT_MS, abs=0.5)
 
 
 def test_a_dear_step_is_no_stall() -> None:

@@ -74,7 +74,7 @@ class Controller:
         self._steps += 1
         if self.on_decision is not None:
             self.on_decision(self._decision(outcome))
-        self.experience.learn(outcome)
+        outcome = self.experience.learn(outcome)
         asked = any_asked([share.row for share in outcome.rows])
         self.policy.learn(without_own(outcome) if asked else outcome)
 

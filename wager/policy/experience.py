@@ -42,12 +42,12 @@ class Experience:
         self.stalled_ms = 0.0
         """Time that the machine stood still, or was slower than it was known to be."""
         self._late: list[_Late] = []
-        self._was_drafting = False
+        self._was_drafting = self._has_stalled = False
 
-    def learn(self, outcome: StepOutcome) -> None:
-        """Enter one finished step."""
+    def learn(self, outcome: StepOutcome) -> StepOutcome:
+        """Enter one finished step. Returns it as it was but for what the machine stood still."""
         if not outcome.rows:
-            return
+            return outcome
         context_len = 0
         drafting: dict[Offer, int] = {}
         for share in outcome.rows:
@@ -55,7 +55,7 @@ class Experience:
             if share.offer.drafter is not None:
                 drafting[share.offer] = drafting.get(share.offer, 0) + 1
         # Posted before the costs learn from it: a stalled step must not vouch for itself.
-        self._post(outcome, context_len, drafting)
+        moving = self._post(outcome, context_len, drafting)
         if outcome.is_typical:
             shift = self.costs.observe_pass(
                 outcome.num_tokens, len(outcome.rows), context_len, outcome.verify_ms
@@ -72,16 +72,20 @@ class Experience:
         for item in outcome.evidence:
             stood = leading_hits(item.ranks.tolist())
             self.survival.observe(stood, len(item.ranks), (item.drafter, item.phase))
+        if moving == 1.0:
+            return outcome
+        return outcome._replace(verify_ms=moving * outcome.verify_ms, draft_ms=moving * outcome.draft_ms)
 
-    def _post(self, outcome: StepOutcome, context_len: int, drafting: dict[Offer, int]) -> None:
+    def _post(self, outcome: StepOutcome, context_len: int, drafting: dict[Offer, int]) -> float:
         """Share the step's time among its rows by their tokens in the pass, on both sides of the account.
 
         Plain decoding would have run the same pass without the nodes, and one plain step more for every token
         accepted. A step in which nobody drafted is plain decoding: its two sides are equal whatever it took.
+        Returns the part of its time in which the machine did not stand still.
         """
         spent_ms, num_tokens = outcome.verify_ms + outcome.draft_ms, max(outcome.num_tokens, 1)
         prices = self._prices(outcome, context_len) if drafting and self.costs.measured else None
-        late = 0.0
+        late, took_ms = 0.0, spent_ms
         if prices is not None:
             expected = self._expected_ms(outcome, context_len, drafting)
             spent_ms -= self._stalled_ms(spent_ms, expected)
@@ -98,6 +102,7 @@ class Experience:
             if row.emits:
                 self.stats.record(share.accepted, share.num_nodes, spent / 1e3, plain / 1e3)
         self._forget_late(len(outcome.rows))
+        return spent_ms / took_ms if took_ms else 1.0
 
     def _forget_late(self, num_rows: int) -> None:
         """Keep the last few steps' lateness, as many as it takes to see that the machine has slowed down."""
@@ -129,9 +134,13 @@ class Experience:
         return expected + self.costs.drafts_ms(drafting, context_len)
 
     def _stalled_ms(self, spent_ms: float, expected: float) -> float:
-        """Time that the machine stood still: no bet made it, so no account pays for it."""
-        excess = spent_ms - expected
-        if excess <= _STALL * expected:
+        """Time that the machine stood still: no bet made it, so no account pays for it.
+
+        It stands still once. Where the step that drafted before was as late, that is what such steps take.
+        """
+        excess, stalled_before = spent_ms - expected, self._has_stalled
+        self._has_stalled = excess > _STALL * expected
+        if stalled_before or not self._has_stalled:
             return 0.0
         self.stalled_ms += excess
         return excess
