@@ -32,6 +32,7 @@ from wager.policy.auto_step import Step
 from wager.policy.calibration import Calibrator
 from wager.policy.cost import MAX_TOKENS
 from wager.policy.stake import AutoConfig
+from wager.policy.worth import Chosen
 
 ROW = Row("r")
 
@@ -344,9 +345,9 @@ def test_every_row_of_a_probe_pays_the_same_for_its_nodes(monkeypatch: pytest.Mo
     rows = [Row("a"), Row("b")]
     policy = Auto(known_costs({n: 5.0 + 0.1 * n for n in range(1, 40)}, rows=2))
 
-    def look(under_way: Step, _drafter: str, _rows: list[Row], places: list[int]) -> tuple[int, list[int]]:
-        under_way.probing.update(places)
-        return 0, places
+    def look(under_way: Step, _rows: list[Row], by_drafter: dict[str, list[int]]) -> list[Chosen]:
+        under_way.probing.update(by_drafter["draft"])
+        return [Chosen("draft", 0, by_drafter["draft"])]
 
     monkeypatch.setattr(policy._worth, "weigh", look)
     offers = policy.offer(rows)

@@ -117,7 +117,47 @@ def test_a_crowd_begins_to_draft_where_that_gains_something_worth_its_beginning(
     policy = crowd_policy([0.8] * MANY)
     for _ in range(200):
         policy.experience.costs.observe_draft("draft", MANY, 3.9)
-    policy._worth.is_drafting = True
+    policy._worth.drafting = frozenset({"draft"})
     assert any(offer.drafter for offer in policy.offer(CROWD)), "it gains a little, and goes on"
-    policy._worth.is_drafting = False
+    policy._worth.drafting = frozenset()
     assert policy.offer(CROWD) == [PLAIN] * MANY, "too little to begin with"
+
+
+BOTH = [Row(i, drafters=("copy",) if i < 8 else ("block",)) for i in range(16)]
+
+
+def both_policy(copying: float, drafting: float) -> Auto:
+    """Half of a crowd may copy, the other half draft; each takes a while."""
+    policy = Auto(known_costs({n: 5.0 + 0.001 * n for n in (16, 32, 64, 128)}, rows=16))
+    under_way(policy, BOTH)
+    for drafter, draft_ms in (("copy", 3.0), ("block", 2.0)):
+        policy._known.line(drafter, "").probe(16).interval = 9
+        for _ in range(40):
+            policy.experience.costs.observe_draft(drafter, 8, draft_ms)
+    for row in BOTH:
+        gained(policy, row, copying if row.drafters == ("copy",) else drafting, 16, row.drafters[0])
+    policy._worth.drafting = frozenset({"copy", "block"})
+    return policy
+
+
+@pytest.mark.parametrize(("copying", "drafters"), [(0.0, set()), (4.0, {"copy", "block"})])
+def test_a_draft_is_cheaper_in_a_step_that_takes_longer_anyway(copying: float, drafters: set[str]) -> None:
+    """Two milliseconds more are two fifths of a plain step, and a quarter of one in which others copy."""
+    policy = both_policy(copying, 0.9)
+    assert {offer.drafter for offer in policy.offer(BOTH) if offer.drafter} == drafters
+
+
+def test_two_drafters_of_a_step_are_late_once() -> None:
+    policy = both_policy(4.0, 0.9)
+    policy._overrun.learn(16, 7.0, 5.0, 5.0)
+    assert {offer.drafter for offer in policy.offer(BOTH)} == {"copy", "block"}
+
+
+def test_a_drafter_that_joins_others_begins() -> None:
+    """What it reads in of contexts that it has missed is no step's lateness but the first one's."""
+    policy = both_policy(4.0, 1.0)
+    policy._worth.drafting = frozenset({"copy"})
+    policy.offer(BOTH)
+    policy.arrange(BOTH, [Draft(row.drafters[0], 2, np.full((2, 1), -0.5)) for row in BOTH])
+    policy.learn(step(*[share(1, 1, row=row, drafter=row.drafters[0]) for row in BOTH], draft_ms=12.0))
+    assert policy._overrun.of(16) == 0.0 and policy._overrun.of_first(16) > 0.0

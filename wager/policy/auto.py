@@ -140,15 +140,13 @@ class Auto:
 
     def _offers(self, rows: Sequence[Row], plain: list[Offer]) -> list[Offer]:
         step, offers, by_drafter = self._step, list(plain), dict[str, list[int]]()
-        for i, row in enumerate(rows):
-            name = self._worth.best_drafter(row, len(rows), step.rate)
-            if name and self._stake.bears_row(row, step):
+        for i, name in enumerate(self._worth.best_drafters(rows, step.rate)):
+            if name and self._stake.bears_row(rows[i], step):
                 by_drafter.setdefault(name, []).append(i)
-        begins_ms = 0.0 if self._worth.is_drafting else self._overrun.of_first(len(rows))
+        begins_ms = 0.0 if self._worth.drafting else self._overrun.of_first(len(rows))
         if not by_drafter or not self._stake.bears_all(step, begins_ms):
             return offers
-        for drafter, places in by_drafter.items():
-            depth, chosen = self._worth.weigh(step, drafter, rows, places)
+        for drafter, depth, chosen in self._worth.weigh(step, rows, by_drafter):
             for i in chosen:
                 step.depths[drafter] = depth
                 offers[i] = Offer(drafter, depth)

@@ -34,6 +34,10 @@ _COLD = 3  # passes behind such a one are slow for that, and say nothing of thos
 _SHORTER = 0.8  # of the next deeper draft's time: what a shorter one is taken to need until it was timed
 
 
+_DraftKey = tuple[str, int, int]
+"""A drafter, how deep it drafts (0: in full), and for how many rows in octaves."""
+
+
 class PassTime(NamedTuple):
     """A target pass that was timed before: tokens in it, its rows, the longest row's context."""
 
@@ -86,7 +90,9 @@ class CostModel:
         self._latest = 0
         """Tokens of the latest pass."""
         self._tables: dict[tuple[int, int], CostTable] = {}
-        self._drafts: dict[tuple[str, int, int], RobustTime] = {}
+        self._drafts: dict[_DraftKey, RobustTime] = {}
+        self._near: dict[_DraftKey, list[_DraftKey]] = {}
+        """For drafts that were not timed, those that were and come nearest."""
         """By drafter, depth asked for (0: all of it) and octave of rows."""
         self.measured = False
         """Whether any pass has been timed: until then every time is a guess."""
@@ -101,6 +107,7 @@ class CostModel:
             if 0.0 < time_ms < math.inf:
                 key = (drafter, depth, crowd_of(rows))
                 self._drafts.setdefault(key, RobustTime(time_ms, is_laid=True))
+                self._near.clear()
 
     def observe_pass(self, num_tokens: int, rows: int, context_len: int, time_ms: float) -> float:
         """A target pass with `num_tokens` tokens took `time_ms`.
@@ -142,6 +149,7 @@ class CostModel:
                 self._drafts[key].observe(time_ms)
             else:
                 self._drafts[key] = RobustTime(time_ms)
+                self._near.clear()
 
     def curve(self, rows: int, context_len: int) -> FloatArray:
         """Time of a pass by tokens in it, index 0 unused. A read-only view: copy before changing."""
@@ -187,16 +195,23 @@ class CostModel:
 
     def _near_draft_ms(self, drafter: str, depth: int, octave: int) -> float | None:
         """Of the same depth, between those of fewer and of more rows; for a whole draft any depth will do."""
+        key = (drafter, depth, octave)
+        near = self._near.get(key)
+        if near is None:
+            near = self._near[key] = self._nearest(*key)
+        if not near:
+            return None
+        low, high = self._drafts[near[0]].value_ms, self._drafts[near[-1]].value_ms
+        few, many = 1 << near[0][2], 1 << near[-1][2]
+        return low + (high - low) * ((1 << octave) - few) / max(many - few, 1) if len(near) == 2 else low
+
+    def _nearest(self, drafter: str, depth: int, octave: int) -> list[_DraftKey]:
+        """The nearest drafts of fewer rows and of more that were timed, or one, or none."""
         own = [key for key in self._drafts if key[0] == drafter]
         near = [key for key in own if key[1] == depth] or ([] if depth else own)
         fewer = max((key for key in near if key[2] <= octave), key=_by_octave, default=None)
         more = min((key for key in near if key[2] >= octave), key=_by_octave, default=None)
-        if fewer is None or more is None:
-            only = fewer or more
-            return None if only is None else self._drafts[only].value_ms
-        low, high = self._drafts[fewer].value_ms, self._drafts[more].value_ms
-        few, many = 1 << fewer[2], 1 << more[2]
-        return low + (high - low) * ((1 << octave) - few) / max(many - few, 1)
+        return [key for key in (fewer, more) if key is not None]
 
     def _size(self, num_tokens: int) -> int:
         if self._is_padded:
@@ -218,7 +233,7 @@ class CostModel:
         return CostTable(nearest.table(), largest=nearest.largest)
 
 
-def _by_octave(key: tuple[str, int, int]) -> int:
+def _by_octave(key: _DraftKey) -> int:
     return key[2]
 
 

@@ -42,7 +42,9 @@ class Experience:
         self.stalled_ms = 0.0
         """Time that the machine stood still, or was slower than it was known to be."""
         self._late: list[_Late] = []
-        self._was_drafting = self._has_stalled = False
+        self._drafters: set[str | None] = set()
+        """Those that ran in the step before."""
+        self._has_stalled = False
 
     def learn(self, outcome: StepOutcome) -> StepOutcome:
         """Enter one finished step. Returns it as it was but for what the machine stood still."""
@@ -62,13 +64,13 @@ class Experience:
             )
             if shift:
                 self._refund(slower=shift > 0.0)
-        # A crowd's first draft behind plain steps reads in what it has missed: no draft's own time.
-        is_draft = self._was_drafting or len(outcome.rows) < MANY
-        if len(drafting) == 1 and is_draft:
+        if len(drafting) == 1:
             (drafter, depth), num_rows = next(iter(drafting.items()))
             assert drafter is not None
-            self.costs.observe_draft(drafter, num_rows, outcome.draft_ms, depth)
-        self._was_drafting = bool(drafting)
+            # In a crowd a drafter that did not run before reads in what it has missed: no draft's own time.
+            if drafter in self._drafters or len(outcome.rows) < MANY:
+                self.costs.observe_draft(drafter, num_rows, outcome.draft_ms, depth)
+        self._drafters = {offer.drafter for offer in drafting}
         for item in outcome.evidence:
             stood = leading_hits(item.ranks.tolist())
             self.survival.observe(stood, len(item.ranks), (item.drafter, item.phase))

@@ -48,10 +48,10 @@ class Forethought:
         if not costs.measured or costs.shape(1, row.context_len).is_doubtful(step.base_tokens):
             return
         step.rate = self._known.pace([row]) / step.plain_ms
-        drafter = self._worth.best_drafter(row, 1, step.rate)
+        drafter = self._worth.best_drafter(row, step.rate)
         if drafter is None or not (self._stake.bears_row(row, step) and self._stake.bears_all(step)):
             return
-        depth = self._worth.depth_alone(row, drafter, step.rate)
+        depth = self._worth.depth_alone(step, row, drafter)
         if depth is None:
             return
         step.room = self._stake.room(step, [row])
@@ -82,4 +82,4 @@ class Forethought:
             return False
         if row.drafters == thought.row.drafters:
             return True
-        return self._worth.best_drafter(row, 1, thought.step.rate) == thought.offer.drafter
+        return self._worth.best_drafter(row, thought.step.rate) == thought.offer.drafter

@@ -41,7 +41,7 @@ class Lessons:
             self._learn_overrun(outcome, step, costs)
             news = self._learn_gains(outcome, step, arranged, costs)
             self._learn_survival(outcome, arranged)
-        self._worth.is_drafting = any(share.offer.drafter is not None for share in outcome.rows)
+        self._worth.drafting = _drafters(outcome)
         return self._learn_evidence(outcome) or news
 
     def _learn_evidence(self, outcome: StepOutcome) -> bool:
@@ -115,7 +115,7 @@ class Lessons:
             outcome.draft_ms + outcome.verify_ms,
             expected_ms,
             step.plain_ms,
-            is_first=not self._worth.is_drafting,
+            is_first=not _drafters(outcome) <= self._worth.drafting,
         )
 
     def _learn_gains(self, outcome: StepOutcome, step: Step, arranged: Arranged, costs: FloatArray) -> bool:
@@ -167,7 +167,7 @@ class Lessons:
         won = sum(gains) * len(same) > step.rate * draft_ms * len(gains)
         if num_rows >= MANY:
             # A few were looked at: what they show holds for all of them, who would share one draft.
-            won = self._worth.is_worth(step.rate, offer.drafter, [share.row for share in outcome.rows])
+            won = self._worth.is_worth(step, offer.drafter, [share.row for share in outcome.rows])
             if not won:
                 self._overrun.fade(num_rows)
         if num_rows >= MANY and not step.num_worthy:  # all that the step lost was lost by looking
@@ -193,6 +193,10 @@ class Lessons:
             if share.num_nodes and share.offer.drafter is not None:
                 key = (share.offer.drafter, share.row.phase)
                 self._known.survival(share.row).observe(share.accepted, share.num_nodes, key)
+
+
+def _drafters(outcome: StepOutcome) -> frozenset[str]:
+    return frozenset([share.offer.drafter for share in outcome.rows if share.offer.drafter is not None])
 
 
 def _gained_ms(outcome: StepOutcome, step: Step) -> float:

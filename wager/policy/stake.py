@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wager.policy.auto_step import Room, Step
-from wager.policy.base import Row, crowd_of
+from wager.policy.base import MANY, Row, crowd_of
 from wager.policy.cost import MAX_TOKENS
 from wager.policy.experience import Experience, longest_context
 
@@ -26,7 +26,8 @@ _BACKING = 0.05  # out of this share of what all requests together have saved
 _SIZE_STEP = 2  # a pass may be at most this many times the largest one measured
 _MORE = 1.5  # times the guesses that were best lately are looked at in a batch: building a forest takes time,
 _FADES = 0.9  # per step; and so many
-_LEAST = 16  # a row in any case
+_LEAST = 16  # a row in any case,
+_LEAST_OF_MANY = 8  # or a row of a crowd
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,8 @@ class Stake:
         if len(rows) == 1:
             most = min(most, rows[0].max_nodes)
         lately = self._lately.get(crowd_of(len(rows)), most)
-        most = min(most, int(max(_MORE * lately, _LEAST * len(rows))))
+        least = _LEAST_OF_MANY if len(rows) >= MANY else _LEAST
+        most = min(most, int(max(_MORE * lately, least * len(rows))))
         seen = max(self._experience.costs.largest_seen(len(rows), longest_context(rows)), base)
         most = max(0, min(most, _SIZE_STEP * seen - base))
         dearest = costs[base] + self._stake_ms(step, rows)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from wager.policy.auto_step import Step
 from wager.policy.base import MANY, Row
@@ -22,82 +24,128 @@ _LOOKED_AT = 4  # rows for which a draft is made only to see whether it is worth
 _BEGIN = 0.05  # by how much (log) a crowd must become faster to begin drafting, which has its price
 
 
+class Chosen(NamedTuple):
+    """A drafter, how deep it drafts (0: in full), and the places of the rows it drafts for."""
+
+    drafter: str
+    depth: int
+    places: list[int]
+
+
 class Worth:
     """Reads what is known and what things cost."""
 
     def __init__(self, experience: Experience, known: Known, overrun: Overrun) -> None:
         self._experience, self._known, self._overrun = experience, known, overrun
-        self.is_drafting = False
-        """Whether somebody drafted in the step before."""
+        self.drafting: frozenset[str] = frozenset()
+        """Drafters that ran in the step before."""
 
-    def best_drafter(self, row: Row, num_rows: int, rate: float) -> str | None:
-        """The drafter that is worth most to a row, whatever that is; None where it cannot draft."""
-        if row.max_depth <= 0 or row.max_nodes <= 0 or not row.drafters or not row.emits:
-            return None
-        if len(row.drafters) == 1:
-            return row.drafters[0]
-        costs = self._experience.costs
+    def best_drafter(self, row: Row, rate: float) -> str | None:
+        """The drafter that is worth most to a row that runs alone; None where it cannot draft."""
+        return self.best_drafters([row], rate)[0]
 
-        def net(drafter: str) -> float:
-            draft_ms = costs.draft_ms(drafter, num_rows, row.context_len) / num_rows
-            return self._known.gain(row, drafter, num_rows).value - rate * draft_ms
+    def best_drafters(self, rows: Sequence[Row], rate: float) -> list[str | None]:
+        """The drafter that is worth most to each row, whatever that is; None where it cannot draft."""
+        num_rows, found, prices = len(rows), list[str | None](), dict[str, float]()
 
-        return max(row.drafters, key=net)
+        def net(row: Row, drafter: str) -> float:
+            price = prices.get(drafter)
+            if price is None:
+                draft_ms = self._experience.costs.draft_ms(drafter, num_rows, longest_context(rows))
+                price = prices[drafter] = rate * draft_ms / num_rows
+            return self._known.gain(row, drafter, num_rows).value - price
 
-    def depth_alone(self, row: Row, drafter: str, rate: float) -> int | None:
+        for row in rows:
+            if row.max_depth <= 0 or row.max_nodes <= 0 or not row.drafters or not row.emits:
+                found.append(None)
+            elif len(row.drafters) == 1:
+                found.append(row.drafters[0])
+            else:
+                found.append(max(row.drafters, key=partial(net, row)))
+        return found
+
+    def depth_alone(self, step: Step, row: Row, drafter: str) -> int | None:
         """How deep to draft for a row that runs alone (0: in full); None where that is not worth its time."""
         gain = max(0.0, self._known.gain(row, drafter, 1).value)
-        price = self._price(rate, drafter, 1, row.context_len)
+        price = self._price(step, drafter, 1, row.context_len)
         best = best_draft([self._known.reach(row, drafter)], [gain], price)
         return best.depth if best.net > 0.0 else None
 
-    def weigh(
-        self, step: Step, drafter: str, rows: Sequence[Row], places: Sequence[int]
-    ) -> tuple[int, list[int]]:
-        """How deep to draft (0: in full), and for which of the rows at these places.
+    def weigh(self, step: Step, rows: Sequence[Row], by_drafter: Mapping[str, Sequence[int]]) -> list[Chosen]:
+        """Which drafters to run, how deep, and for which of the rows at these places.
 
-        Those to whom it is worth its time; of the others a few, where it is time to look at them again: at
-        the depth that would pay first, so that its price is found out. The step is told of all that.
+        For those to whom it is worth its time; of the others for a few, where it is time to look at them
+        again: at the depth that would pay first, so that its price is found out. The step is told of all
+        that.
         """
-        known, num_rows = self._known, len(rows)
+        found: list[Chosen] = []
+        gains = {name: self._known_gains(step, name, rows, places) for name, places in by_drafter.items()}
+        left, spent_ms = {name: own for name, own in gains.items() if own}, 0.0
+        while left:
+            weighed = {name: self._best(step, name, rows, own, spent_ms) for name, own in left.items()}
+            name = max(weighed, key=lambda one: weighed[one][0].net)
+            best, ordered = weighed[name]
+            num_worthy = best.num_rows if best.net > self._least(name, len(rows)) else 0
+            chosen, others = ordered[:num_worthy], ordered[num_worthy:]
+            if num_worthy:  # whoever comes next finds a step that takes so much longer already
+                spent_ms = spent_ms or self._overrun.of(len(rows))
+                spent_ms += self._draft_ms(name, rows, chosen, best.depth)
+            if self._is_due(step, name, rows, others):
+                looks = sorted(others, key=lambda i: left[name][i].count)[:_LOOKED_AT]
+                step.probing.update(looks)
+                chosen += looks
+            step.num_worthy += num_worthy
+            found.append(Chosen(name, best.depth, chosen))
+            del left[name]
+        return found
+
+    def _known_gains(
+        self, step: Step, drafter: str, rows: Sequence[Row], places: Sequence[int]
+    ) -> dict[int, SteadyMean]:
+        """What drafts are worth to each row of whom that is known; the step is told where all are young."""
         young = self._young(drafter, rows, places)
         if len(young) == len(places):
             if self._is_due(step, drafter, rows, places):
                 step.postponed = max(step.postponed, min(young.values()))
-            return 0, []
-        gains = {i: known.gain(rows[i], drafter, num_rows) for i in places if i not in young}
-        best, ordered = self._best(step.rate, drafter, rows, gains)
-        num_worthy = best.num_rows if best.net > self._least(num_rows) else 0
-        step.num_worthy += num_worthy
-        chosen, others = ordered[:num_worthy], ordered[num_worthy:]
-        if self._is_due(step, drafter, rows, others):
-            looks = sorted(others, key=lambda i: gains[i].count)[:_LOOKED_AT]
-            step.probing.update(looks)
-            chosen += looks
-        return best.depth, chosen
+            return {}
+        return {i: self._known.gain(rows[i], drafter, len(rows)) for i in places if i not in young}
 
-    def is_worth(self, rate: float, drafter: str, rows: Sequence[Row]) -> bool:
+    def is_worth(self, step: Step, drafter: str, rows: Sequence[Row]) -> bool:
         """Whether it would be worth its time to draft for some of these rows, with what is known by now."""
         able = [i for i, row in enumerate(rows) if row.emits and drafter in row.drafters]
         gains = {i: self._known.gain(rows[i], drafter, len(rows)) for i in able}
-        return bool(gains) and self._best(rate, drafter, rows, gains)[0].net > self._least(len(rows))
+        if not gains:
+            return False
+        return self._best(step, drafter, rows, gains)[0].net > self._least(drafter, len(rows))
 
-    def _least(self, num_rows: int) -> float:
+    def _least(self, drafter: str, num_rows: int) -> float:
         """What a draft must be worth, net of its price."""
-        return 0.0 if num_rows < MANY or self.is_drafting else _BEGIN * num_rows
+        return 0.0 if num_rows < MANY or drafter in self.drafting else _BEGIN * num_rows
 
     def _best(
-        self, rate: float, drafter: str, rows: Sequence[Row], gains: Mapping[int, SteadyMean]
+        self,
+        step: Step,
+        drafter: str,
+        rows: Sequence[Row],
+        gains: Mapping[int, SteadyMean],
+        spent_ms: float = 0.0,
     ) -> tuple[Best, list[int]]:
-        """The best depth and number of rows, and the places of those that gain something, best first."""
+        """The best depth and number of rows, and the places of those that gain something, best first.
+
+        spent_ms: what the step takes longer already for the drafts of others.
+        """
         num_rows = len(rows)
         ordered = sorted(gains, key=lambda i: -gains[i].value) if len(gains) > 1 else list(gains)
         best = best_draft(
             [self._known.reach(rows[i], drafter) for i in ordered],
             [_counted(max(0.0, gains[i].value), num_rows) for i in ordered],
-            self._price(rate, drafter, num_rows, longest_context([rows[i] for i in gains])),
+            self._price(step, drafter, num_rows, longest_context([rows[i] for i in gains]), spent_ms),
         )
         return best, ordered
+
+    def _draft_ms(self, drafter: str, rows: Sequence[Row], places: Sequence[int], depth: int) -> float:
+        context_len = longest_context([rows[i] for i in places])
+        return self._experience.costs.draft_ms(drafter, len(places), context_len, depth)
 
     def _is_due(self, step: Step, drafter: str, rows: Sequence[Row], places: Sequence[int]) -> bool:
         """Whether it is time to look at some of these rows, for whom it does not draft."""
@@ -107,14 +155,16 @@ class Worth:
         return any([probe.due() for probe in probes.values()])  # noqa: C419 (each one counts this step)
 
     def _price(
-        self, rate: float, drafter: str, num_rows: int, context_len: int
+        self, step: Step, drafter: str, num_rows: int, context_len: int, spent_ms: float = 0.0
     ) -> Callable[[int, int], float]:
         """By depth and rows drafted for, what a draft's time is worth in tokens, counted as gains are."""
-        costs, more_ms = self._experience.costs, self._overrun.of(num_rows)
+        costs, more_ms = self._experience.costs, 0.0 if spent_ms else self._overrun.of(num_rows)
+        speed = step.rate / num_rows
+        before = _counted(speed * spent_ms, num_rows)
 
         def price(depth: int, num: int) -> float:
             time_ms = costs.draft_ms(drafter, num, context_len, depth) + more_ms
-            return num_rows * _counted(rate * time_ms / num_rows, num_rows)
+            return num_rows * (_counted(speed * (spent_ms + time_ms), num_rows) - before)
 
         return price
 
