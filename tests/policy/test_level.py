@@ -57,6 +57,15 @@ def test_a_single_outlier_moves_nothing() -> None:
     assert [costs.observe_pass(5, 1, 0, t) for t in (30.0, CURVE[5], 30.0, CURVE[5])] == [0.0] * 4
 
 
+def test_a_crowd_that_drafts_says_nothing_of_the_machine() -> None:
+    """Its passes are late because the host is busy: plain ones are as quick as ever."""
+    costs = known()
+    shifts = [costs.observe_pass(size, 1, 0, 2.0 * CURVE[size], is_bare=False) for size in (5, 9, 5, 9, 5)]
+    assert shifts == [0.0] * 5
+    assert costs.curve(1, 0)[1] == pytest.approx(CURVE[1], rel=0.05)
+    assert costs.curve(1, 0)[9] > 1.3 * CURVE[9], "they have become dear all the same"
+
+
 def outcome(size: int, factor: float, request_id: str = "r") -> StepOutcome:
     row = Row(request_id)
     share = RowOutcome(row, Offer("draft"), size - 1, 1, 2)

@@ -123,41 +123,63 @@ def test_a_crowd_begins_to_draft_where_that_gains_something_worth_its_beginning(
     assert policy.offer(CROWD) == [PLAIN] * MANY, "too little to begin with"
 
 
-BOTH = [Row(i, drafters=("copy",) if i < 8 else ("block",)) for i in range(16)]
-
-
-def both_policy(copying: float, drafting: float) -> Auto:
-    """Half of a crowd may copy, the other half draft; each takes a while."""
-    policy = Auto(known_costs({n: 5.0 + 0.001 * n for n in (16, 32, 64, 128)}, rows=16))
-    under_way(policy, BOTH)
+def both_policy(rows: list[Row], copying: float, drafting: float) -> Auto:
+    """To rows that may copy, or draft, each has been worth so much; both take a while."""
+    num_rows, half = len(rows), len(rows) // 2
+    policy = Auto(known_costs({n: 5.0 + 0.001 * n for n in (num_rows, 32, 64, 128)}, rows=num_rows))
+    under_way(policy, rows)
     for drafter, draft_ms in (("copy", 3.0), ("block", 2.0)):
-        policy._known.line(drafter, "").probe(16).interval = 9
+        policy._known.line(drafter, "").probe(num_rows).interval = 900
         for _ in range(40):
-            policy.experience.costs.observe_draft(drafter, 8, draft_ms)
-    for row in BOTH:
-        gained(policy, row, copying if row.drafters == ("copy",) else drafting, 16, row.drafters[0])
-    policy._worth.drafting = frozenset({"copy", "block"})
+            policy.experience.costs.observe_draft(drafter, half, draft_ms)
+            policy.experience.costs.observe_draft(drafter, num_rows, draft_ms)
+    for row in rows:
+        for drafter in row.drafters:
+            gained(policy, row, copying if drafter == "copy" else drafting, num_rows, drafter)
     return policy
 
 
 @pytest.mark.parametrize(("copying", "drafters"), [(0.0, set()), (4.0, {"copy", "block"})])
 def test_a_draft_is_cheaper_in_a_step_that_takes_longer_anyway(copying: float, drafters: set[str]) -> None:
     """Two milliseconds more are two fifths of a plain step, and a quarter of one in which others copy."""
-    policy = both_policy(copying, 0.9)
-    assert {offer.drafter for offer in policy.offer(BOTH) if offer.drafter} == drafters
+    few = [Row(i, drafters=("copy",) if i < 2 else ("block",)) for i in range(4)]
+    policy = both_policy(few, copying, 0.9)
+    assert {offer.drafter for offer in policy.offer(few) if offer.drafter} == drafters
 
 
-def test_two_drafters_of_a_step_are_late_once() -> None:
-    policy = both_policy(4.0, 0.9)
-    policy._overrun.learn(16, 7.0, 5.0, 5.0)
-    assert {offer.drafter for offer in policy.offer(BOTH)} == {"copy", "block"}
+CROWD_OF_BOTH = [Row(i, drafters=("copy", "block") if i < 8 else ("block",)) for i in range(16)]
+
+
+@pytest.mark.parametrize(
+    ("copying", "drafting", "runs"), [(4.0, 0.6, "copy"), (4.0, 3.0, "block"), (0.1, 0.1, None)]
+)
+def test_a_crowd_runs_one_drafter(copying: float, drafting: float, runs: str | None) -> None:
+    """The one that is worth most to all of its rows together, few or many of which may use it."""
+    policy = both_policy(CROWD_OF_BOTH, copying, drafting)
+    offers = policy.offer(CROWD_OF_BOTH)
+    assert {offer.drafter for offer in offers} - {None} == ({runs} if runs else set())
+
+
+@pytest.mark.parametrize("runs", ["copy", "block"])
+def test_a_crowd_stays_with_its_drafter_while_another_is_hardly_better(runs: str) -> None:
+    policy = both_policy(CROWD_OF_BOTH, 4.0, 0.957)
+    policy._worth.drafting = frozenset({runs})
+    assert {offer.drafter for offer in policy.offer(CROWD_OF_BOTH)} - {None} == {runs}
+
+
+def test_a_crowd_looks_at_another_drafter_when_it_is_time() -> None:
+    policy = both_policy(CROWD_OF_BOTH, 0.2, 3.0)
+    policy._known.line("copy", "").probe(16).interval = 1
+    offers = policy.offer(CROWD_OF_BOTH)
+    assert [offer.drafter for offer in offers].count("copy") == 4
+    assert [offer.drafter for offer in offers].count("block") == 12
 
 
 def test_a_drafter_that_joins_others_begins() -> None:
     """What it reads in of contexts that it has missed is no step's lateness but the first one's."""
-    policy = both_policy(4.0, 1.0)
+    policy = both_policy(CROWD_OF_BOTH, 4.0, 3.0)
     policy._worth.drafting = frozenset({"copy"})
-    policy.offer(BOTH)
-    policy.arrange(BOTH, [Draft(row.drafters[0], 2, np.full((2, 1), -0.5)) for row in BOTH])
-    policy.learn(step(*[share(1, 1, row=row, drafter=row.drafters[0]) for row in BOTH], draft_ms=12.0))
+    policy.offer(CROWD_OF_BOTH)
+    policy.arrange(CROWD_OF_BOTH, [Draft("block", 2, np.full((2, 1), -0.5))] * 16)
+    policy.learn(step(*[share(1, 1, row=row, drafter="block") for row in CROWD_OF_BOTH], draft_ms=12.0))
     assert policy._overrun.of(16) == 0.0 and policy._overrun.of_first(16) > 0.0

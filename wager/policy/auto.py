@@ -140,13 +140,16 @@ class Auto:
 
     def _offers(self, rows: Sequence[Row], plain: list[Offer]) -> list[Offer]:
         step, offers, by_drafter = self._step, list(plain), dict[str, list[int]]()
-        for i, name in enumerate(self._worth.best_drafters(rows, step.rate)):
-            if name and self._stake.bears_row(rows[i], step):
-                by_drafter.setdefault(name, []).append(i)
+        many = len(rows) >= MANY
+        for i, names in enumerate(self._worth.drafters(rows, step.rate)):
+            if names and self._stake.bears_row(rows[i], step):
+                for name in names:
+                    by_drafter.setdefault(name, []).append(i)
         begins_ms = 0.0 if self._worth.drafting else self._overrun.of_first(len(rows))
         if not by_drafter or not self._stake.bears_all(step, begins_ms):
             return offers
-        for drafter, depth, chosen in self._worth.weigh(step, rows, by_drafter):
+        weigh = self._worth.weigh_crowd if many else self._worth.weigh
+        for drafter, depth, chosen in weigh(step, rows, by_drafter):
             for i in chosen:
                 step.depths[drafter] = depth
                 offers[i] = Offer(drafter, depth)

@@ -109,18 +109,21 @@ class CostModel:
                 self._drafts.setdefault(key, RobustTime(time_ms, is_laid=True))
                 self._near.clear()
 
-    def observe_pass(self, num_tokens: int, rows: int, context_len: int, time_ms: float) -> float:
+    def observe_pass(
+        self, num_tokens: int, rows: int, context_len: int, time_ms: float, *, is_bare: bool = True
+    ) -> float:
         """A target pass with `num_tokens` tokens took `time_ms`.
 
-        Returns by how much (log) the machine was found to have changed its level with this pass: all times
-        have been moved by that. Mostly 0.
+        `is_bare`: nothing else is in that time, so that it can tell of the machine's level. Returns by how
+        much (log) the machine was found to have changed its level with this pass: all times have been moved
+        by that. Mostly 0.
         """
         if self._is_cold(num_tokens):
             return 0.0
         if num_tokens > MAX_TOKENS or not 0.0 < time_ms < math.inf:
             return 0.0
         table = self._shape(rows, context_len)
-        table.observe(self._size(num_tokens), time_ms)
+        table.observe(self._size(num_tokens), time_ms, is_bare=is_bare)
         self.measured = True
         shift = table.shift
         if shift:

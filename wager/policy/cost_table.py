@@ -211,7 +211,8 @@ class CostTable:
             self.largest = max(self.largest, num_tokens)
             self._curve = None
 
-    def observe(self, num_tokens: int, time_ms: float) -> None:
+    def observe(self, num_tokens: int, time_ms: float, *, is_bare: bool = True) -> None:
+        """A pass took so long. `is_bare`: by itself, so that it can tell of the machine's level."""
         self._clock = clock = self._clock + 1
         value = math.log(time_ms)
         cell, clip = self._cells.get(num_tokens), self._clip
@@ -222,7 +223,8 @@ class CostTable:
             if self._curve is None:
                 self._curve = self._fit()
             value = cell.expected + clip(value - cell.expected)
-        self._strikes = [*self._strikes, num_tokens][-len(clip.residuals) :] if clip.residuals else []
+        struck = clip.residuals and is_bare
+        self._strikes = [*self._strikes, num_tokens][-len(clip.residuals) :] if struck else []
         if self.shift:
             return  # all sizes are about to be moved
         cell.add(value, clock, self._half_life, shifted=clip.shifted)

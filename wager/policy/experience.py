@@ -59,8 +59,10 @@ class Experience:
         # Posted before the costs learn from it: a stalled step must not vouch for itself.
         moving = self._post(outcome, context_len, drafting)
         if outcome.is_typical:
+            # A crowd that drafts keeps the host busy: how late that makes a pass says nothing of the machine.
+            is_bare = not drafting or len(outcome.rows) < MANY
             shift = self.costs.observe_pass(
-                outcome.num_tokens, len(outcome.rows), context_len, outcome.verify_ms
+                outcome.num_tokens, len(outcome.rows), context_len, outcome.verify_ms, is_bare=is_bare
             )
             if shift:
                 self._refund(slower=shift > 0.0)

@@ -18,7 +18,7 @@ from wager.policy.experience import Experience, longest_context
 from wager.policy.gain import SteadyMean
 from wager.policy.known import Known
 from wager.policy.overrun import Overrun
-from wager.policy.reach import Best, best_draft
+from wager.policy.reach import best_draft
 
 _LOOKED_AT = 4  # rows for which a draft is made only to see whether it is worth it again
 _BEGIN = 0.05  # by how much (log) a crowd must become faster to begin drafting, which has its price
@@ -32,6 +32,14 @@ class Chosen(NamedTuple):
     places: list[int]
 
 
+class _Weighed(NamedTuple):
+    """A draft: how deep, for the rows at which places, and what it is worth beyond what it must be."""
+
+    depth: int
+    places: list[int]
+    net: float
+
+
 class Worth:
     """Reads what is known and what things cost."""
 
@@ -42,11 +50,11 @@ class Worth:
 
     def best_drafter(self, row: Row, rate: float) -> str | None:
         """The drafter that is worth most to a row that runs alone; None where it cannot draft."""
-        return self.best_drafters([row], rate)[0]
+        return next(iter(self.drafters([row], rate)[0]), None)
 
-    def best_drafters(self, rows: Sequence[Row], rate: float) -> list[str | None]:
-        """The drafter that is worth most to each row, whatever that is; None where it cannot draft."""
-        num_rows, found, prices = len(rows), list[str | None](), dict[str, float]()
+    def drafters(self, rows: Sequence[Row], rate: float) -> list[tuple[str, ...]]:
+        """Which may draft for each row: of few rows the one that is worth most, whatever that is."""
+        num_rows, found, prices = len(rows), list[tuple[str, ...]](), dict[str, float]()
 
         def net(row: Row, drafter: str) -> float:
             price = prices.get(drafter)
@@ -56,12 +64,12 @@ class Worth:
             return self._known.gain(row, drafter, num_rows).value - price
 
         for row in rows:
-            if row.max_depth <= 0 or row.max_nodes <= 0 or not row.drafters or not row.emits:
-                found.append(None)
-            elif len(row.drafters) == 1:
-                found.append(row.drafters[0])
+            if row.max_depth <= 0 or row.max_nodes <= 0 or not row.emits:
+                found.append(())
+            elif len(row.drafters) <= 1 or num_rows >= MANY:
+                found.append(row.drafters)
             else:
-                found.append(max(row.drafters, key=partial(net, row)))
+                found.append((max(row.drafters, key=partial(net, row)),))
         return found
 
     def depth_alone(self, step: Step, row: Row, drafter: str) -> int | None:
@@ -78,26 +86,56 @@ class Worth:
         again: at the depth that would pay first, so that its price is found out. The step is told of all
         that.
         """
-        found: list[Chosen] = []
-        gains = {name: self._known_gains(step, name, rows, places) for name, places in by_drafter.items()}
-        left, spent_ms = {name: own for name, own in gains.items() if own}, 0.0
-        while left:
-            weighed = {name: self._best(step, name, rows, own, spent_ms) for name, own in left.items()}
-            name = max(weighed, key=lambda one: weighed[one][0].net)
-            best, ordered = weighed[name]
-            num_worthy = best.num_rows if best.net > self._least(name, len(rows)) else 0
-            chosen, others = ordered[:num_worthy], ordered[num_worthy:]
-            if num_worthy:  # whoever comes next finds a step that takes so much longer already
-                spent_ms = spent_ms or self._overrun.of(len(rows))
-                spent_ms += self._draft_ms(name, rows, chosen, best.depth)
-            if self._is_due(step, name, rows, others):
-                looks = sorted(others, key=lambda i: left[name][i].count)[:_LOOKED_AT]
-                step.probing.update(looks)
-                chosen += looks
-            step.num_worthy += num_worthy
-            found.append(Chosen(name, best.depth, chosen))
-            del left[name]
+        known = {name: self._known_gains(step, name, rows, places) for name, places in by_drafter.items()}
+        known = {name: gains for name, gains in known.items() if gains}
+        found, spent_ms = list[Chosen](), 0.0
+        while known:
+            weighed = {name: self._best(step, name, rows, gains, spent_ms) for name, gains in known.items()}
+            name = max(weighed, key=lambda one: weighed[one].net)
+            best, gains = weighed[name], known.pop(name)
+            chosen = best.places if best.net > 0.0 else []
+            if chosen:  # whoever comes next finds a step that takes so much longer already
+                spent_ms += self._experience.costs.draft_ms(
+                    name, len(chosen), longest_context([rows[i] for i in chosen]), best.depth
+                )
+            looks = self._looks(step, name, rows, {i: gains[i] for i in gains if i not in chosen})
+            step.num_worthy += len(chosen)
+            found.append(Chosen(name, best.depth, [*chosen, *looks]))
         return found
+
+    def weigh_crowd(
+        self, step: Step, rows: Sequence[Row], by_drafter: Mapping[str, Sequence[int]]
+    ) -> list[Chosen]:
+        """The same for a crowd, where a place may be of several drafters: one of them runs.
+
+        Each takes the host a time of its own, and one that has not run for a while has to read in what it
+        missed: a crowd in which some copied and others drafted, now these and now those, would pay for all of
+        that.
+        """
+        known = {name: self._known_gains(step, name, rows, places) for name, places in by_drafter.items()}
+        known = {name: gains for name, gains in known.items() if gains}
+        weighed = {name: self._best(step, name, rows, gains) for name, gains in known.items()}
+        runs = max(weighed, key=lambda one: weighed[one].net, default="")
+        chosen = weighed[runs].places if runs and weighed[runs].net > 0.0 else []
+        step.num_worthy += len(chosen)
+        found, looked = list[Chosen](), set[int]()
+        for name, gains in known.items():
+            others = {i: gains[i] for i in gains if i not in looked and not (name == runs and i in chosen)}
+            looks = self._looks(step, name, rows, others)
+            looked.update(looks)
+            found.append(Chosen(name, weighed[name].depth, looks))
+        own = [i for i in chosen if i not in looked]
+        return [one._replace(places=[*own, *one.places]) if one.drafter == runs else one for one in found]
+
+    def _looks(
+        self, step: Step, drafter: str, rows: Sequence[Row], others: Mapping[int, SteadyMean]
+    ) -> list[int]:
+        """Places of rows that are looked at again, of those for whom it does not draft."""
+        if not self._is_due(step, drafter, rows, list(others)):
+            return []
+        looks = sorted(others, key=lambda i: others[i].count)[:_LOOKED_AT]
+        step.probing.update(looks)
+        return looks
 
     def _known_gains(
         self, step: Step, drafter: str, rows: Sequence[Row], places: Sequence[int]
@@ -114,13 +152,7 @@ class Worth:
         """Whether it would be worth its time to draft for some of these rows, with what is known by now."""
         able = [i for i, row in enumerate(rows) if row.emits and drafter in row.drafters]
         gains = {i: self._known.gain(rows[i], drafter, len(rows)) for i in able}
-        if not gains:
-            return False
-        return self._best(step, drafter, rows, gains)[0].net > self._least(drafter, len(rows))
-
-    def _least(self, drafter: str, num_rows: int) -> float:
-        """What a draft must be worth, net of its price."""
-        return 0.0 if num_rows < MANY or drafter in self.drafting else _BEGIN * num_rows
+        return bool(gains) and self._best(step, drafter, rows, gains).net > 0.0
 
     def _best(
         self,
@@ -129,8 +161,8 @@ class Worth:
         rows: Sequence[Row],
         gains: Mapping[int, SteadyMean],
         spent_ms: float = 0.0,
-    ) -> tuple[Best, list[int]]:
-        """The best depth and number of rows, and the places of those that gain something, best first.
+    ) -> _Weighed:
+        """The best depth, the rows to whom it is worth most, and by how much beyond what it must be.
 
         spent_ms: what the step takes longer already for the drafts of others.
         """
@@ -141,11 +173,8 @@ class Worth:
             [_counted(max(0.0, gains[i].value), num_rows) for i in ordered],
             self._price(step, drafter, num_rows, longest_context([rows[i] for i in gains]), spent_ms),
         )
-        return best, ordered
-
-    def _draft_ms(self, drafter: str, rows: Sequence[Row], places: Sequence[int], depth: int) -> float:
-        context_len = longest_context([rows[i] for i in places])
-        return self._experience.costs.draft_ms(drafter, len(places), context_len, depth)
+        least = 0.0 if num_rows < MANY or drafter in self.drafting else _BEGIN * num_rows
+        return _Weighed(best.depth, ordered[: best.num_rows], best.net - least)
 
     def _is_due(self, step: Step, drafter: str, rows: Sequence[Row], places: Sequence[int]) -> bool:
         """Whether it is time to look at some of these rows, for whom it does not draft."""
