@@ -25,7 +25,7 @@ from wager.trace.blindly import Blindly
 
 RESULT = RESULTS / "blind.json"
 PAGE = ROOT / "docs" / "policy.md"
-ROWS = (1, 4)
+ROWS = (1, 4, 16)
 
 
 def measured(content: Content, costs: StepCosts, rows: int) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class SightUnseen:
         """Queue the pass of these rows behind the draft they are offered, if the policy bets on that."""
         engine = self._engine
         drafters = {row.offer.drafter for row in rows} - {None}
-        if not engine.runner.has_kernels or len(drafters) != 1 or not all(map(_is_free, rows)):
+        if len(rows) > engine.runner.max_unseen or len(drafters) != 1 or not all(map(_is_free, rows)):
             return
         draft = self._draft(drafters.pop() or "", [row for row in rows if row.offer.drafter is not None])
         if draft is None:

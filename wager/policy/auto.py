@@ -31,7 +31,7 @@ from wager.policy.base import (
     Row,
     StepOutcome,
 )
-from wager.policy.blind import MOST, Foresight, blind_bet
+from wager.policy.blind import MOST, MOST_OF_MANY, Foresight, blind_bet
 from wager.policy.cost import MAX_TOKENS
 from wager.policy.experience import Experience, longest_context
 from wager.policy.forethought import Forethought
@@ -140,7 +140,6 @@ class Auto:
 
     def _offers(self, rows: Sequence[Row], plain: list[Offer]) -> list[Offer]:
         step, offers, by_drafter = self._step, list(plain), dict[str, list[int]]()
-        many = len(rows) >= MANY
         for i, names in enumerate(self._worth.drafters(rows, step.rate)):
             if names and self._stake.bears_row(rows[i], step):
                 for name in names:
@@ -148,7 +147,7 @@ class Auto:
         begins_ms = 0.0 if self._worth.drafting else self._overrun.of_first(len(rows))
         if not by_drafter or not self._stake.bears_all(step, begins_ms):
             return offers
-        weigh = self._worth.weigh_crowd if many else self._worth.weigh
+        weigh = self._worth.weigh_crowd if len(rows) >= MANY else self._worth.weigh
         for drafter, depth, chosen in weigh(step, rows, by_drafter):
             for i in chosen:
                 step.depths[drafter] = depth
@@ -173,7 +172,7 @@ class Auto:
             self._foresight = Foresight()
         if foreseen is not None and foreseen.is_for(drafts):
             return foreseen.bet
-        if step.probing or len(rows) >= MANY:
+        if step.probing:
             return None
         return self._blind(step, rows, drafts)
 
@@ -217,7 +216,8 @@ class Auto:
 
     def _foreseen(self, rows: Sequence[Row], drafts: Sequence[Draft | None], foresight: Foresight) -> Forest:
         """The best nodes of every row, by which it foresees the next."""
-        forest = self._nodes.best(rows, drafts, MOST * len(rows))
+        most = MOST_OF_MANY if len(rows) >= MANY else MOST
+        forest = self._nodes.best(rows, drafts, most * len(rows))
         foresight.learn(rows, drafts, forest)
         return forest
 
@@ -243,8 +243,7 @@ class Auto:
         if step.costs is None:
             return
         arranged = step.arranged
-        is_seen = arranged is not None and not step.was_blind and len(arranged.rows) < MANY
-        if arranged is not None and is_seen and self._foresight is not None:
+        if arranged is not None and not step.was_blind and self._foresight is not None:
             self._foreseen(arranged.rows, arranged.drafts, self._foresight)
         self._asking.learn(outcome, step)
         if self._lessons.learn(outcome, step, step.costs):

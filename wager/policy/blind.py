@@ -18,7 +18,9 @@ from wager.policy.known import Known
 from wager.tree import Forest
 
 MOST = 64
-"""Nodes of one row that are foreseen."""
+"""Nodes of one row that are foreseen,"""
+MOST_OF_MANY = 16
+"""and of a row in a crowd, on the mean: building them takes time for every row."""
 _OWN_RATE = 0.3  # share of the newest draft in what a request expects,
 _RATE = 0.02  # and in what all do
 

@@ -49,6 +49,7 @@ class GraphRunner(TargetRunner):
     """The target as the engine sees it, on a device with kernels."""
 
     has_kernels = True
+    max_unseen = MAX_PLANTS
     max_nodes = 64 * MASK_WORDS
 
     def __init__(
@@ -198,7 +199,7 @@ class GraphRunner(TargetRunner):
             return self._launch(laid, starts, size)
 
     def can_build(self, rows: Sequence[UnseenRow]) -> bool:
-        return len(rows) <= MAX_PLANTS and sum([row.num_tokens for row in rows]) <= self._sizes.most
+        return len(rows) <= self.max_unseen and sum([row.num_tokens for row in rows]) <= self._sizes.most
 
     def unseen_nodes(self, num_depths: int, num_ranks: int) -> int:
         return most_nodes(num_depths, num_ranks)

@@ -57,6 +57,8 @@ class TargetRunner:
     """Where captured passes leave their features."""
     max_behind = 0
     """Rows that a pass begun behind another may have (`run_behind`); 0: there are no such passes."""
+    max_unseen = 0
+    """Rows whose trees a device can build in one pass (`run_unseen`)."""
     max_nodes = 1 << 16
     """Nodes that a row's tree may have in a pass."""
 
