@@ -183,3 +183,24 @@ def test_a_drafter_that_joins_others_begins() -> None:
     policy.arrange(CROWD_OF_BOTH, [Draft("block", 2, np.full((2, 1), -0.5))] * 16)
     policy.learn(step(*[share(1, 1, row=row, drafter="block") for row in CROWD_OF_BOTH], draft_ms=12.0))
     assert policy._overrun.of(16) == 0.0 and policy._overrun.of_first(16) > 0.0
+
+
+@pytest.mark.parametrize(("copying", "drafts"), [(16, True), (4, False)])
+def test_the_many_do_not_pay_for_the_few(copying: int, drafts: bool) -> None:
+    """Whoever copies has eight tokens in a step that takes twice as long: good for all, not for a quarter."""
+    rows = [Row(i, drafters=("copy",) if i < copying else ()) for i in range(16)]
+    policy = Auto(known_costs({16: 5.0, 16 + 7 * copying: 10.0, 256: 10.0}, rows=16, drafters=("copy",)))
+    under_way(policy, rows)
+    for row in rows:
+        gained(policy, row, 9.0, 16, "copy")
+    for _ in range(60):
+        policy._rest.cut()
+        offers = policy.offer(rows)
+        if not any(offer.drafter for offer in offers):
+            break
+        policy.arrange(rows, [Draft("copy", 7) if offer.drafter else None for offer in offers])
+        shares = [share(7, 7, row=row, drafter="copy") if row.drafters else share(row=row) for row in rows]
+        policy.learn(step(*shares, verify_ms=10.0, draft_ms=0.5))
+    policy._known.line("copy", "").probe(16).interval = 900
+    policy._rest.cut()
+    assert any(offer.drafter for offer in policy.offer(rows)) is drafts

@@ -148,6 +148,7 @@ class Auto:
         if not by_drafter or not self._stake.bears_all(step, begins_ms):
             return offers
         weigh = self._worth.weigh_crowd if len(rows) >= MANY else self._worth.weigh
+        step.drafts_ms = self._overrun.of(len(rows))
         for drafter, depth, chosen in weigh(step, rows, by_drafter):
             for i in chosen:
                 step.depths[drafter] = depth

@@ -6,6 +6,7 @@ stands idle. It decides nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -100,12 +101,19 @@ class Step:
     mark: StepMark | None = None
     """Of its first row, by which it is known again."""
 
+    def price(self, num_nodes: int, costs: FloatArray, num_rows: int) -> float:
+        """What one of so many nodes in a pass of so many rows costs, counted as they are (`Room`)."""
+        if not num_nodes:
+            return 0.0
+        more_ms = float(costs[min(self.base_tokens + num_nodes, MAX_TOKENS)]) - self.base_ms
+        if num_rows == 1:
+            return self.rate * more_ms / num_nodes
+        return self.num_emitting * math.log1p(more_ms / (self.base_ms + self.drafts_ms)) / num_nodes
+
     def expected(self, arranged: Arranged, costs: FloatArray) -> dict[int, float]:
         """Each drafted row's expected gain: its nodes' worth, less its share of what they cost."""
         _, drafts, forest, worth, num_nodes = arranged
-        price, base = 0.0, self.base_tokens
-        if num_nodes:
-            price = self.rate * float(costs[base + num_nodes] - costs[base]) / num_nodes
+        price = self.price(num_nodes, costs, len(drafts))
         if len(drafts) == 1 and drafts[0] is not None:
             return {0: float(worth[num_nodes - 1]) - price * num_nodes if num_nodes else 0.0}
         probs, places = forest.path_probs[:num_nodes], forest.row[:num_nodes]
@@ -113,8 +121,16 @@ class Step:
         for i, draft in enumerate(drafts):
             if draft is not None:
                 own = places == i
-                expected[i] = float(probs[own].sum()) - price * int(own.sum())
+                expected[i] = gained(float(probs[own].sum()), price * int(own.sum()), len(drafts))
         return expected
+
+
+def gained(tokens: float, price: float, num_rows: int) -> float:
+    """What guesses were worth to a row that had so many tokens of them: in tokens that cost nothing.
+
+    Of several rows prices are counted in logarithms: they are the part by which everybody's time is longer.
+    """
+    return tokens - price if num_rows == 1 else (1.0 + tokens) * math.exp(-price) - 1.0
 
 
 def open_step(costs: CostModel, rows: Sequence[Row]) -> Step:

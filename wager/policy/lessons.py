@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from wager.policy.auto_step import Arranged, Step
+from wager.policy.auto_step import Arranged, Step, gained
 from wager.policy.base import MANY, FloatArray, Offer, RowOutcome, StepOutcome, crowd_of
 from wager.policy.cost import MAX_TOKENS
 from wager.policy.experience import Experience
@@ -128,17 +128,14 @@ class Lessons:
         has_word = [draft is not None and draft.logprobs is not None for draft in arranged.drafts]
         looked: dict[tuple[Offer, str], list[float]] = {}
         total_nodes = sum([share.num_nodes for share in outcome.rows])
-        price = 0.0
         if not total_nodes:
             self._waking_ms += max(0.0, outcome.verify_ms - step.base_ms)
-        else:
-            tokens = min(step.base_tokens + total_nodes, MAX_TOKENS)
-            price = step.rate * (float(costs[tokens]) - step.base_ms) / total_nodes
+        price = step.price(total_nodes, costs, len(outcome.rows))
         for i, share in enumerate(outcome.rows):
             if share.offer.drafter is None or i not in expected:
                 continue
             line = self._known.line(share.offer.drafter, share.row.phase)
-            gain = share.accepted - price * share.num_nodes
+            gain = gained(share.accepted, price * share.num_nodes, len(outcome.rows))
             if has_word[i]:
                 gain = 0.5 * (expected[i] + gain)
             gain = self._as_whole(share, gain)
