@@ -7,7 +7,6 @@ engine is built from it as from any other, its weights are made by `wager.train.
 
 from __future__ import annotations
 
-import gc
 import json
 import shutil
 import tempfile
@@ -24,6 +23,7 @@ import torch
 
 from bench.results import write_result
 from wager.bench.suites import BenchPrompt, load_suite
+from wager.engine.garbage import settle_garbage
 from wager.llm import LLM
 from wager.nn import models
 from wager.nn.models import dflash
@@ -131,8 +131,8 @@ class World:
         memory = TINY_MEMORY_GIB if self.tiny else MEMORY_GIB
         own = {} if self.is_cuda else {"native": "off", "threads": torch.get_num_threads()}
         llm = load_llm(self.plan, self.folder, self.device, memory_gib=memory, **own)
-        gc.freeze()  # as a server does, which has one engine for life
         llm.settle(self.say)
+        settle_garbage()  # as a server does, which has one engine for life
         self.synchronize()
         self.say("the engine is there")
         return llm

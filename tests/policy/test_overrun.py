@@ -35,9 +35,11 @@ def test_a_machine_that_stood_still_says_little() -> None:
 def test_the_first_draft_behind_plain_steps_is_a_matter_of_its_own() -> None:
     overrun = Overrun()
     overrun.learn(64, 20.0, 8.0, 5.0, is_first=True)
-    assert overrun.of(64) == 0.0 and overrun.of_first(64) == 12.0
+    assert overrun.of(64) == 6.0 and overrun.of_first(64) == 12.0, "half of it is the host's, for many rows"
     overrun.learn(64, 10.0, 8.0, 5.0)
     assert overrun.of(64) == 2.0 and overrun.of_first(64) == 12.0
+    overrun.learn(16, 20.0, 8.0, 5.0, is_first=True)
+    assert overrun.of(16) == 0.0, "of few it is what they read in"
 
 
 def test_looks_that_lose_let_it_fade() -> None:

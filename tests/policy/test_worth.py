@@ -116,7 +116,7 @@ def test_a_few_looks_speak_for_the_whole_crowd(draft_ms: float, ends: bool) -> N
 def test_a_crowd_begins_to_draft_where_that_gains_something_worth_its_beginning() -> None:
     policy = crowd_policy([0.8] * MANY)
     for _ in range(200):
-        policy.experience.costs.observe_draft("draft", MANY, 3.9)
+        policy.experience.costs.observe_draft("draft", MANY, 3.75)
     policy._worth.drafting = frozenset({"draft"})
     assert any(offer.drafter for offer in policy.offer(CROWD)), "it gains a little, and goes on"
     policy._worth.drafting = frozenset()

@@ -14,6 +14,7 @@ from wager.policy.base import MANY, crowd_of
 
 _NEWEST = 0.3  # share of the newest step
 _MOST = 3.0  # plain steps that one step may be said to be late by: a machine that stood still says nothing
+_FEW, _ALL = 16, 112  # rows of a first step that is late by what it reads alone, and by the host alone
 _FADES = 0.8  # what is left of it behind a look that lost: it was long ago
 
 
@@ -25,8 +26,13 @@ class Overrun:
         self._first_ms: dict[int, float] = {}
 
     def of(self, num_rows: int) -> float:
-        """Of a step behind another in which somebody drafted."""
-        return self._ms.get(crowd_of(num_rows), 0.0) if num_rows >= MANY else 0.0
+        """Of a step behind another in which somebody drafted; a part of a first one's until one was seen."""
+        if num_rows < MANY:
+            return 0.0
+        known = self._ms.get(crowd_of(num_rows))
+        if known is not None:
+            return known
+        return self.of_first(num_rows) * min(max(0.0, (num_rows - _FEW) / (_ALL - _FEW)), 1.0)
 
     def of_first(self, num_rows: int) -> float:
         """Of one behind a plain step."""

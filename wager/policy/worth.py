@@ -21,7 +21,8 @@ from wager.policy.overrun import Overrun
 from wager.policy.reach import best_draft
 
 _LOOKED_AT = 4  # rows for which a draft is made only to see whether it is worth it again
-_BEGIN = 0.05  # by how much (log) a crowd must become faster to begin drafting, which has its price
+_BEGIN = 0.05  # by how much (log) a crowd must become faster to begin drafting, which has its price,
+_GO_ON = 0.02  # and to go on: what it gains is not known to a hair, and some of its rows wait for the others
 
 
 class Chosen(NamedTuple):
@@ -173,7 +174,9 @@ class Worth:
             [_counted(max(0.0, gains[i].value), num_rows) for i in ordered],
             self._price(step, drafter, num_rows, longest_context([rows[i] for i in gains]), spent_ms),
         )
-        least = 0.0 if num_rows < MANY or drafter in self.drafting else _BEGIN * num_rows
+        least = 0.0
+        if num_rows >= MANY:
+            least = num_rows * (_GO_ON if drafter in self.drafting else _BEGIN)
         return _Weighed(best.depth, ordered[: best.num_rows], best.net - least)
 
     def _is_due(self, step: Step, drafter: str, rows: Sequence[Row], places: Sequence[int]) -> bool:

@@ -8,7 +8,6 @@ short. Only `wager serve` calls it.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import signal
 import socket
@@ -17,6 +16,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
+from wager.engine.garbage import settle_garbage
 from wager.errors import InputError
 from wager.resolve import Resolved
 from wager.server.app import make_app
@@ -90,8 +90,7 @@ def serve(settings: Resolved[ServeConfig], on_ready: Callable[[Service, int], No
     port = sock.getsockname()[1]
 
     def ready(service: Service) -> None:
-        # What is loaded stays as long as this process: looking for garbage among it takes many steps' time.
-        gc.freeze()
+        settle_garbage()
         on_ready(service, port)
 
     try:
