@@ -23,7 +23,7 @@ import torch
 
 from bench.results import write_result
 from wager.bench.suites import BenchPrompt, load_suite
-from wager.engine.garbage import settle_garbage
+from wager.garbage import settle_garbage
 from wager.llm import LLM
 from wager.nn import models
 from wager.nn.models import dflash

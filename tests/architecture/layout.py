@@ -16,6 +16,7 @@ PACKAGE = ROOT / "wager"
 # The longest prefix decides. `wager` itself only lists names and is judged on its own.
 LEVELS = {
     "wager.errors": 0,
+    "wager.garbage": 0,
     "wager.records": 0,
     "wager.config": 0,
     "wager.server_config": 0,

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from wager.engine.garbage import settle_garbage
 from wager.errors import InputError
+from wager.garbage import settle_garbage
 from wager.resolve import Resolved
 from wager.server.app import make_app
 from wager.server.service import Service, loud
