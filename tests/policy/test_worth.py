@@ -204,3 +204,19 @@ def test_the_many_do_not_pay_for_the_few(copying: int, drafts: bool) -> None:
     policy._known.line("copy", "").probe(16).interval = 900
     policy._rest.cut()
     assert any(offer.drafter for offer in policy.offer(rows)) is drafts
+
+
+@pytest.mark.parametrize("num_rows", [4, MANY])
+def test_in_a_crowd_the_account_of_all_decides(num_rows: int) -> None:
+    """A row that is behind: of few it bets no more, in a crowd it would wait for the others all the same."""
+    rows = [Row(i) for i in range(num_rows)]
+    policy = Auto(known_costs(FLAT, rows=num_rows))
+    under_way(policy, rows)
+    for row in rows:
+        gained(policy, row, 3.0, num_rows)
+    policy.experience.ledger.post(0, 100.0, 10.0, 1, shared=False)
+    drafting = [offer.drafter is not None for offer in policy.offer(rows)]
+    assert drafting == [num_rows >= MANY, *[True] * (num_rows - 1)]
+    policy.experience.ledger.total.balance_ms = -1000.0
+    policy._rest.cut()
+    assert not any(offer.drafter for offer in policy.offer(rows))

@@ -140,14 +140,15 @@ class Auto:
 
     def _offers(self, rows: Sequence[Row], plain: list[Offer]) -> list[Offer]:
         step, offers, by_drafter = self._step, list(plain), dict[str, list[int]]()
+        many = len(rows) >= MANY  # where the account of all decides: who bets is not who waits
         for i, names in enumerate(self._worth.drafters(rows, step.rate)):
-            if names and self._stake.bears_row(rows[i], step):
+            if names and (many or self._stake.bears_row(rows[i], step)):
                 for name in names:
                     by_drafter.setdefault(name, []).append(i)
         begins_ms = 0.0 if self._worth.drafting else self._overrun.of_first(len(rows))
         if not by_drafter or not self._stake.bears_all(step, begins_ms):
             return offers
-        weigh = self._worth.weigh_crowd if len(rows) >= MANY else self._worth.weigh
+        weigh = self._worth.weigh_crowd if many else self._worth.weigh
         step.drafts_ms = self._overrun.of(len(rows))
         for drafter, depth, chosen in weigh(step, rows, by_drafter):
             for i in chosen:
