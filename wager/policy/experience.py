@@ -44,7 +44,8 @@ class Experience:
         self._late: list[_Late] = []
         self._drafters: set[str | None] = set()
         """Those that ran in the step before."""
-        self._has_stalled = False
+        self._stalls = 0
+        """Steps that drafted and stalled, in a row."""
 
     def learn(self, outcome: StepOutcome) -> StepOutcome:
         """Enter one finished step. Returns it as it was but for what the machine stood still."""
@@ -140,11 +141,12 @@ class Experience:
     def _stalled_ms(self, spent_ms: float, expected: float) -> float:
         """Time that the machine stood still: no bet made it, so no account pays for it.
 
-        It stands still once. Where the step that drafted before was as late, that is what such steps take.
+        It stands still now and then. Where as many steps in a row are late as tell of a change, that is what
+        steps that draft take.
         """
-        excess, stalled_before = spent_ms - expected, self._has_stalled
-        self._has_stalled = excess > _STALL * expected
-        if stalled_before or not self._has_stalled:
+        excess = spent_ms - expected
+        self._stalls = self._stalls + 1 if excess > _STALL * expected else 0
+        if not 0 < self._stalls < SHIFT_STRIKES:
             return 0.0
         self.stalled_ms += excess
         return excess
