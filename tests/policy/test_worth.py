@@ -123,6 +123,20 @@ def test_a_crowd_begins_to_draft_where_that_gains_something_worth_its_beginning(
     assert policy.offer(CROWD) == [PLAIN] * MANY, "too little to begin with"
 
 
+@pytest.mark.parametrize(("num_rows", "begins"), [(16, True), (64, False)])
+def test_a_large_crowd_begins_only_where_it_gains_a_lot(num_rows: int, begins: bool) -> None:
+    """Every row gains a tenth, net of what the draft takes."""
+    rows = [Row(i) for i in range(num_rows)]
+    policy = Auto(known_costs({n: 5.0 + 0.0001 * n for n in (num_rows, 128, 256)}, rows=num_rows))
+    under_way(policy, rows)
+    policy._known.line("draft", "").probe(num_rows).interval = 900
+    for _ in range(200):
+        policy.experience.costs.observe_draft("draft", num_rows, 2.5)
+    for row in rows:
+        gained(policy, row, 0.65, num_rows)
+    assert any(offer.drafter for offer in policy.offer(rows)) is begins
+
+
 def both_policy(rows: list[Row], copying: float, drafting: float) -> Auto:
     """To rows that may copy, or draft, each has been worth so much; both take a while."""
     num_rows, half = len(rows), len(rows) // 2

@@ -22,7 +22,8 @@ from wager.policy.reach import best_draft
 
 _LOOKED_AT = 4  # rows for which a draft is made only to see whether it is worth it again
 _BEGIN = 0.05  # by how much (log) a crowd must become faster to begin drafting, which has its price,
-_GO_ON = 0.02  # and to go on: what it gains is not known to a hair, and some of its rows wait for the others
+_GO_ON = 0.02  # and to go on: what it gains is not known to a hair, and some of its rows wait for the others;
+_LARGE = 16  # rows beyond which both grow with them
 
 
 class Chosen(NamedTuple):
@@ -176,7 +177,8 @@ class Worth:
         )
         least = 0.0
         if num_rows >= MANY:
-            least = num_rows * (_GO_ON if drafter in self.drafting else _BEGIN)
+            share = _GO_ON if drafter in self.drafting else _BEGIN
+            least = num_rows * share * max(1.0, num_rows / _LARGE)
         return _Weighed(best.depth, ordered[: best.num_rows], best.net - least)
 
     def _is_due(self, step: Step, drafter: str, rows: Sequence[Row], places: Sequence[int]) -> bool:
