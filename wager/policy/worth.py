@@ -88,21 +88,25 @@ class Worth:
         again: at the depth that would pay first, so that its price is found out. The step is told of all
         that.
         """
-        known = {name: self._known_gains(step, name, rows, places) for name, places in by_drafter.items()}
-        known = {name: gains for name, gains in known.items() if gains}
+        known = {
+            name: {i: self._known.gain(rows[i], name, len(rows)) for i in places}
+            for name, places in by_drafter.items()
+        }
         found, spent_ms = list[Chosen](), 0.0
         while known:
             weighed = {name: self._best(step, name, rows, gains, spent_ms) for name, gains in known.items()}
-            name = max(weighed, key=lambda one: weighed[one].net)
+            name = next(iter(weighed)) if len(weighed) == 1 else _best_of(weighed)
             best, gains = weighed[name], known.pop(name)
             chosen = best.places if best.net > 0.0 else []
-            if chosen:  # whoever comes next finds a step that takes so much longer already
+            step.num_worthy += len(chosen)
+            if chosen and known:  # whoever comes next finds a step that takes so much longer already
                 spent_ms += self._experience.costs.draft_ms(
                     name, len(chosen), longest_context([rows[i] for i in chosen]), best.depth
                 )
-            looks = self._looks(step, name, rows, {i: gains[i] for i in gains if i not in chosen})
-            step.num_worthy += len(chosen)
-            found.append(Chosen(name, best.depth, [*chosen, *looks]))
+            others = {i: gains[i] for i in gains if i not in chosen} if len(chosen) < len(gains) else {}
+            if others:
+                chosen = chosen + self._looks(step, name, rows, others)
+            found.append(Chosen(name, best.depth, chosen))
         return found
 
     def weigh_crowd(
@@ -117,7 +121,7 @@ class Worth:
         known = {name: self._known_gains(step, name, rows, places) for name, places in by_drafter.items()}
         known = {name: gains for name, gains in known.items() if gains}
         weighed = {name: self._best(step, name, rows, gains) for name, gains in known.items()}
-        runs = max(weighed, key=lambda one: weighed[one].net, default="")
+        runs = _best_of(weighed) if weighed else ""
         chosen = weighed[runs].places if runs and weighed[runs].net > 0.0 else []
         step.num_worthy += len(chosen)
         found, looked = list[Chosen](), set[int]()
@@ -210,6 +214,10 @@ class Worth:
         if all(known.knows_crowd(drafter, phase, len(rows)) for phase in phases):
             return {}
         return {i: youth for i in places if (youth := known.youth(rows[i]))}
+
+
+def _best_of(weighed: Mapping[str, _Weighed]) -> str:
+    return max(weighed, key=lambda name: weighed[name].net)
 
 
 def _counted(tokens: float, num_rows: int) -> float:

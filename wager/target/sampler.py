@@ -137,7 +137,7 @@ class Sampler:
 
     def warm(self, vocab_size: int, dtype: torch.dtype) -> None:
         """Before the first request on a device: compile or load whatever requests may ask for."""
-        if self._device is None or self.noise.device.type != "cuda":
+        if self._device is None or self.noise.device.type != "cuda" or dtype == torch.float64:
             return
         logits = torch.zeros(1, vocab_size, dtype=dtype, device=self.noise.device)
         self._device.warm(logits)
