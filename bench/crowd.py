@@ -5,9 +5,10 @@
 
 A replay, not wall time, of recorded drafts under the costs of an 8B model on one H200, with what a crowd adds
 to a step that drafts: each row's part of the draft and of the host's work, and the first draft behind plain
-steps, which reads in all that was missed. How much that is differs from host to host, so three are played. A
-policy keeps what it has learned as the crowd shrinks, and begins with costs as calibration leaves them.
-Beside it stand chains that always bet: where one of those is faster than plain decoding, `auto` should be.
+steps, which reads in all that was missed. Plain steps in which drafters were asked wait for the host as well.
+How much that is differs from host to host, so three are played. A policy keeps what it has learned as the
+crowd shrinks, and begins with costs as calibration leaves them. Beside it stand chains that always bet: where
+one of those is faster than plain decoding, `auto` should be.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ POLICIES = ("auto", "fixed:2", "fixed:4")
 DRAFT_MS, ROW_MS = 0.9, 0.06
 """A draft on the device alone, which is what calibration sees: of one row, and for each further one."""
 HOSTS = {"quick": (0.06, 3.0), "middling": (0.12, 6.0), "slow": (0.25, 10.0)}
-"""Milliseconds that the host adds for each row of a draft, and that a first draft takes longer."""
+"""Milliseconds that the host adds for each row that drafts, or is asked in a plain step, and how much longer a
+first draft takes."""
 PASSES = {1: 4.2, 16: 4.6, 32: 4.9, 64: 5.6, 128: 6.6, 256: 8.8, 512: 14.1, 1024: 25.6}
 """Times of passes by tokens, as measured with 1 to 64 rows behind short contexts, rounded."""
 WAVES = 3
@@ -46,7 +48,8 @@ WAVES = 3
 
 def costs_of(host: str) -> StepCosts:
     host_ms, begin_ms = HOSTS[host]
-    return step_costs(f"h200, {host} host", DRAFT_MS, PASSES, row_ms=ROW_MS + host_ms, begin_ms=begin_ms)
+    others = {"row_ms": ROW_MS + host_ms, "begin_ms": begin_ms, "ask_ms": host_ms}
+    return step_costs(f"h200, {host} host", DRAFT_MS, PASSES, **others)
 
 
 def calibrated() -> Experience:

@@ -106,7 +106,17 @@ def test_rows_and_beginnings_make_drafts_dearer(tmp_path: Path) -> None:
         assert extra >= 3.0 and (rows > 1 or extra == pytest.approx(3.0))
         assert extra <= 3.0 + 0.25 * (rows - 1) * steps + 1e-9
         assert rows == 1 or extra > 3.0 + 0.25
-    for key in ("row_ms", "begin_ms"):
+    for key in ("row_ms", "begin_ms", "ask_ms"):
         path.write_text(json.dumps(plain | {key: -1.0}))
         with pytest.raises(InputError, match=key):
             load_costs(str(path))
+
+
+def test_asking_in_vain_makes_plain_steps_longer() -> None:
+    """Drafts so dear that none is worth it: steps are longer by what asking takes, but where it rests."""
+    trace = made_up(3, (1, 200, 5, 3))
+    asking, silent = (step_costs("dear", 90.0, {1: 4.0, 9: 5.0}, ask_ms=ask_ms) for ask_ms in (0.5, 0.0))
+    run = replay(trace, asking, "auto")
+    assert {step.time_ms for step in run.steps if not step.drafted} == {4.0, 4.5}
+    assert {step.time_ms for step in replay(trace, silent, "auto").steps if not step.drafted} == {4.0}
+    assert {step.time_ms for step in replay(trace, asking, "ar").steps} == {4.0}

@@ -28,7 +28,7 @@ class _Spell(NamedTuple):
     def is_for(self, num_rows: int) -> bool:
         if self.num_rows < MANY or num_rows < MANY:
             return num_rows == self.num_rows
-        return self.num_rows <= 2 * num_rows <= 3 * self.num_rows
+        return self.num_rows < 2 * num_rows <= 3 * self.num_rows
 
 
 class Rest:

@@ -28,7 +28,7 @@ _MEASURED: dict[str, tuple[float, dict[int, float]]] = {
 }
 
 NAMES = tuple(_MEASURED)
-OTHERS = ("decide_ms", "row_ms", "begin_ms")
+OTHERS = ("decide_ms", "row_ms", "begin_ms", "ask_ms")
 """Times that may stand beside a draft's."""
 
 
@@ -47,6 +47,8 @@ class StepCosts:
     """What each further row of a draft adds to it, by itself and by what is done for it on the host,"""
     begin_ms: float = 0.0
     """and what the first draft behind a plain step takes longer: it reads in all that was missed."""
+    ask_ms: float = 0.0
+    """What each row adds to a plain step in which drafters were asked: it does not run ahead of the host."""
 
     def plain_ms(self, rows: int = 1) -> float:
         return self.verify(rows)

@@ -25,7 +25,7 @@ from wager.policy import (
     RowOutcome,
     StepOutcome,
 )
-from wager.policy.base import UNLIMITED
+from wager.policy.base import UNLIMITED, Coming
 from wager.policy.controller import DecisionSink
 from wager.policy.names import needs_target_p1
 from wager.policy.simple import Plain
@@ -189,6 +189,10 @@ class _Clock:
         more_ms = self._costs.row_ms * (len(depths) - 1) + self._costs.begin_ms * begins
         return self._drafts[depth] + more_ms
 
+    def ask_ms(self, num_rows: int) -> float:
+        """What a plain step of so many rows takes longer in which drafters were asked."""
+        return self._costs.ask_ms * num_rows
+
     def decide_ms(self, policy: Policy, drafted: bool) -> float:
         """What weighing a draft takes; a policy that always bets the same does not weigh."""
         return self._costs.decide_ms if drafted and not isinstance(policy, Plain) else 0.0
@@ -274,6 +278,7 @@ def _run(controller: Controller, clock: _Clock, waiting: Iterator[_Slot], num_ro
 def _step(controller: Controller, clock: _Clock, slots: list[_Slot]) -> tuple[StepOutcome, float]:
     """One step of all rows: offer, draft, arrange, verify, accept, learn. Returns it and its true time."""
     rows = [slot.row() for slot in slots]
+    is_asked = not controller.policy.rests(Coming(len(rows), len(rows), max(row.max_depth for row in rows)))
     offers = controller.offer(rows)
     trees = _trees(controller, slots, rows, offers)
     shares: list[RowOutcome] = []
@@ -286,8 +291,15 @@ def _step(controller: Controller, clock: _Clock, slots: list[_Slot]) -> tuple[St
     num_tokens = len(slots) + sum(tree.num_nodes for tree in trees)
     verify_ms = clock.verify_ms(num_tokens)
     draft_ms = clock.draft_ms(offers)
+    ask_ms = clock.ask_ms(len(rows)) if is_asked and not draft_ms else 0.0
+    verify_ms += ask_ms
     outcome = StepOutcome(
-        shares, num_tokens, clock.seen(verify_ms), clock.seen(draft_ms) if draft_ms else 0.0, evidence
+        shares,
+        num_tokens,
+        clock.seen(verify_ms),
+        clock.seen(draft_ms) if draft_ms else 0.0,
+        evidence,
+        is_typical=not ask_ms,
     )
     controller.learn(outcome)
     return outcome, verify_ms + draft_ms + clock.decide_ms(controller.policy, draft_ms > 0.0)
