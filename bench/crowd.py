@@ -38,8 +38,8 @@ POLICIES = ("auto", "fixed:2", "fixed:4")
 DRAFT_MS, ROW_MS = 0.9, 0.06
 """A draft on the device alone, which is what calibration sees: of one row, and for each further one."""
 HOSTS = {"quick": (0.06, 3.0), "middling": (0.12, 6.0), "slow": (0.25, 10.0)}
-"""Milliseconds that the host adds for each row that drafts, or is asked in a plain step, and how much longer a
-first draft takes."""
+"""Milliseconds that the host adds for each row that drafts, or is asked in a plain step, and how late a first
+draft is."""
 PASSES = {1: 4.2, 16: 4.6, 32: 4.9, 64: 5.6, 128: 6.6, 256: 8.8, 512: 14.1, 1024: 25.6}
 """Times of passes by tokens, as measured with 1 to 64 rows behind short contexts, rounded."""
 WAVES = 3
