@@ -9,8 +9,6 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from wager.nn.kernels.cuts import LONG_KEYS
-
 TOKEN_BUCKETS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512)
 ROW_BUCKETS = (1, 4, 16, 64, 256)
 
@@ -35,8 +33,9 @@ class Size(NamedTuple):
 class Buckets:
     """Those below the limits."""
 
-    def __init__(self, limits: GraphLimits) -> None:
-        self._limits = limits
+    def __init__(self, limits: GraphLimits, long_context: int) -> None:
+        """long_context: tokens from which on a single row's context is long."""
+        self._limits, self._long_context = limits, long_context
         self.tokens = tuple(size for size in TOKEN_BUCKETS if size <= limits.max_tokens)
         self.most = self.tokens[-1]
         """Tokens of the largest."""
@@ -51,7 +50,7 @@ class Buckets:
         for count in rows:
             sizes += [Size(tokens, count) for tokens in self.tokens if tokens >= fewest]
             fewest = count + 1
-        if self._limits.max_context >= LONG_KEYS:
+        if self._limits.max_context >= self._long_context:
             sizes += [Size(tokens, 1, True) for tokens in self.tokens]
         return sizes
 
@@ -62,4 +61,4 @@ class Buckets:
         tokens = self.tokens[bisect_left(self.tokens, num_tokens)]
         most, at = self._limits.max_rows, bisect_left(ROW_BUCKETS, num_rows)
         rows = min(ROW_BUCKETS[at], most) if at < len(ROW_BUCKETS) else most
-        return Size(tokens, rows, num_rows == 1 and longest >= LONG_KEYS)
+        return Size(tokens, rows, num_rows == 1 and longest >= self._long_context)

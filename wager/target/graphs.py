@@ -18,7 +18,7 @@ from torch import Tensor
 from wager.nn.kernels.advance import MAX_KEPT
 from wager.nn.kernels.attention import AttentionPlan, AttentionSpace
 from wager.nn.kernels.capture import Captured
-from wager.nn.kernels.cuts import PassSize, plan_pass
+from wager.nn.kernels.cuts import LONG_KEYS, PassSize, plan_pass
 from wager.nn.kernels.device import Machine, machine_of
 from wager.nn.kernels.move import move_kept, move_slots
 from wager.nn.kernels.narrow_layers import linear_of
@@ -59,7 +59,7 @@ class GraphRunner(TargetRunner):
         super().__init__(decoder, num_pages, page_size)
         assert decoder.weights is not None
         self.limits = limits
-        self._sizes = Buckets(limits)
+        self._sizes = Buckets(limits, LONG_KEYS)
         self.buckets = self._sizes.tokens
         spec, weights = decoder.spec, decoder.weights
         reach = limits.max_context + 64 * MASK_WORDS + 1
