@@ -123,9 +123,9 @@ def test_in_a_crowd_one_look_is_enough_and_its_whole_price_is_waited_for() -> No
     for num_rows in (8, 8, 64, 64):
         seen.append(waits(probe))
         probe.result(won=False, price=2.0, num_rows=num_rows)
-    assert seen == [1, 400, 400, 800], "of eight rows half a percent of the time, of 64 half of that"
+    assert seen == [1, 400, 400, 3200], "of eight rows half a percent of the time, of 64 an eighth of that"
     probe.result(won=True, price=2.0, num_rows=64)
-    assert probe.interval == 800, "a look that wins costs as much: what comes of it will show"
+    assert probe.interval == 3200, "a look that wins costs as much: what comes of it will show"
     for _ in range(12):
         probe.paid()
     assert probe.due()

@@ -87,7 +87,7 @@ class Probe:
         many = num_rows >= MANY
         if not won and self._taken < self.looks and not many:
             return  # the next one is due at once
-        dear = math.ceil(self._taken * price / _LOOKING * max(1.0, num_rows / _LARGE))
+        dear = math.ceil(self._taken * price / _LOOKING * max(1.0, num_rows / _LARGE) ** 3)
         self._waited = self._taken = 0
         longest, least = max(self.longest, dear), dear if many else dear // _DEAR
         if won and many:
@@ -101,5 +101,5 @@ class Probe:
 
 
 _LOOKING = 0.005
-_LARGE = 32  # rows beyond which it is less
+_LARGE = 32  # rows beyond which it is less, soon far less: there is nothing to be found
 _DEAR = 8  # at the first loss already the interval is this part of what it may become, where looks are dear
