@@ -91,7 +91,7 @@ class Step:
     depths: dict[str, int] = field(default_factory=dict)
     """How deep each drafter was asked to go; 0: whole."""
     drafts_ms: float = 0.0
-    """What the drafts of this step are expected to take."""
+    """What the drafts of this step are expected to take, with what a crowd that drafts is late by."""
     arranged: Arranged | None = None
     has_rested: bool = False
     """Whether no drafter was asked."""

@@ -2,8 +2,8 @@
 
 Plain steps of many rows run ahead of the host (the engine's affair); one in which somebody drafts waits for
 it: rows are asked one by one, forests built, and the step behind it begins late. None of that is a pass's
-time or a draft's, yet a bet has to pay for it. The first such step behind plain ones takes longer still, with
-contexts to be read in that no draft needed before: that is the price of beginning, which accounts must bear,
+time or a draft's, yet a bet has to pay for it. The first such step of a drafter takes longer still, with
+contexts to be read in that it did not need before: that is the price of beginning, which accounts must bear,
 not of drafting. By octaves of rows; `auto` adds it to what a draft costs. Few rows have none. Knows neither
 costs nor gains.
 """
@@ -35,7 +35,7 @@ class Overrun:
         return self.of_first(num_rows) * min(max(0.0, (num_rows - _FEW) / (_ALL - _FEW)), 1.0)
 
     def of_first(self, num_rows: int) -> float:
-        """Of one behind a plain step."""
+        """Of one in which a drafter begins that did not run in the step before."""
         return self._first_ms.get(crowd_of(num_rows), 0.0) if num_rows >= MANY else 0.0
 
     def learn(

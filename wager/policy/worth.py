@@ -1,8 +1,8 @@
 """Which drafter to run, for whom and how deep: what drafts have been worth lately, against what they cost.
 
 Of one row tokens are counted. Of several it is the logarithm of each one's speed: who gains nothing by a bet
-waits as long for it as who gains. Called by `auto` before every draft; what guesses are
-verified is decided when the draft is there.
+waits as long for it as who gains. Few rows may have several drafters in a step, a crowd has one. Called by
+`auto` before every draft; what guesses are verified is decided when the draft is there.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Worth:
         self, step: Step, drafter: str, num_rows: int, context_len: int, spent_ms: float = 0.0
     ) -> Callable[[int, int], float]:
         """By depth and rows drafted for, what a draft's time is worth in tokens, counted as gains are."""
-        costs, more_ms = self._experience.costs, 0.0 if spent_ms else self._overrun.of(num_rows)
+        costs, more_ms = self._experience.costs, self._overrun.of(num_rows)
         speed = step.rate / num_rows
         before = _counted(speed * spent_ms, num_rows)
 
@@ -207,9 +207,7 @@ class Worth:
         return price
 
     def _young(self, drafter: str, rows: Sequence[Row], places: Sequence[int]) -> dict[int, int]:
-        """Rows of a crowd that is not known yet whose answers have just begun, and for how long to wait."""
-        if len(rows) < MANY:
-            return {}
+        """Rows whose answers have just begun, where a crowd is not known yet, and for how long to wait."""
         known, phases = self._known, {rows[i].phase for i in places}
         if all(known.knows_crowd(drafter, phase, len(rows)) for phase in phases):
             return {}
