@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.equivalence.kernel_engines import MARKS, engine_of, jobs
-from tests.equivalence.world import Job, World, alone, drive, is_clean
+from tests.equivalence.world import Job, World, alone, drive, is_clean, prompt
 from tests.nn.kernels import ways
 from wager.draft.block import BlockDrafter
 from wager.engine.engine import Engine
@@ -34,18 +34,26 @@ def test_texts_are_plain_torchs(world: World, on_kernels: None, policy: str, par
     assert is_clean(engine) and engine.unlearned is None
 
 
-def test_drafts_follow_their_pass_on_the_device(world: World, on_kernels: None) -> None:
-    engine = engine_of(world, "fixed:4")
+@pytest.mark.parametrize("policy", ["fixed:4", "tree:6"])
+@pytest.mark.parametrize("num_rows", [1, 3])
+def test_drafts_follow_their_pass_on_the_device(
+    world: World, on_kernels: None, num_rows: int, policy: str
+) -> None:
+    engine = engine_of(world, policy)
     drafter = engine.drafters["block"]
     assert isinstance(drafter, BlockDrafter) and drafter.device is not None
     begun: list[str] = []
     for name in ("launch", "follow"):
         call = getattr(drafter.device, name)
         setattr(drafter.device, name, lambda asked, name=name, call=call: begun.append(name) or call(asked))
-    reports = drive(engine, {0: [("one", jobs(0.0)[0])]}, {}).reports
-    drafted = sum(report.num_drafting for report in reports)
+    # Prompts of one length come in together.
+    asked = [Job(prompt(index, 9, period=4), jobs(0.0)[0].params) for index in range(num_rows)]
+    run = drive(engine, {0: list(enumerate(asked))}, {})
+    drafted = sum("block" in report.drafters for report in run.reports)
     # The first is asked for, every other one was begun behind the pass before; the last nobody asks for.
     assert drafted > 1 and begun == ["launch"] + ["follow"] * drafted
+    plain = engine_of(world, "ar", kernels="off")
+    assert [run.tokens(index) for index in range(num_rows)] == alone(plain, asked)
 
 
 def ahead_of(engine: Engine) -> list[tuple[int, int]]:

@@ -65,17 +65,30 @@ class DraftRow(NamedTuple):
     """Guesses wanted; 0: as many as the drafter makes of itself."""
 
 
-class Verified(NamedTuple):
+class VerifiedRow(NamedTuple):
     """A row whose pass is under way on a device, its verdict not yet read."""
 
     row: DraftRow
     """As it was before the pass."""
-    context_len: int
     parents: Sequence[int]
     """Of each node of its tree, -1 for the root."""
     max_depth: int
+    first_token: int
+    """Its first token in the pass,"""
+    first_choice: int
+    """and the choice behind its root among all that are made of it."""
+
+    @property
+    def context_len(self) -> int:
+        return len(self.row.tokens) - self.row.num_pending
+
+
+class Verified(NamedTuple):
+    """A pass under way, and those of its rows that drafted."""
+
+    rows: Sequence[VerifiedRow]
     chosen: Tensor
-    """The target's choices behind the root and every node, on the device."""
+    """The target's choices behind the root and every node of all rows, on the device."""
     token_ids: Tensor
     """The tokens of the pass, on the device."""
 
@@ -152,16 +165,16 @@ class Drafter(Protocol):
         ...
 
     def follow(self, verified: Verified) -> Tensor | None:
-        """Begin the next draft of a row behind its pass, on the device alone; None where that cannot be.
+        """Begin the next draft of rows behind their pass, on the device alone; None where that cannot be.
 
-        Where it can, `confirm` says what the verdict was, and `keep` leaves this row out. Returns what stands
-        as the device will know it: [3, tokens], the position, slot and place in the pass of each, slots below
-        0 behind the last.
+        Where it can, `confirm` says what each verdict was, and `keep` leaves these rows out. Returns what
+        stands as the device will know it: [3, rows, tokens], the position, slot and place in the pass of
+        each, slots below 0 behind the last.
         """
         ...
 
     def confirm(self, request_id: Hashable, context_len: int, pending: int) -> None:
-        """The verdict that a draft has followed: tokens in the cache now, and the next pending one."""
+        """The verdict on a row that a draft has followed: tokens in the cache now, the next pending one."""
         ...
 
     def keep(self, kept: Sequence[KeptTokens]) -> None:

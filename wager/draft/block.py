@@ -117,6 +117,8 @@ class BlockDrafter:
         self.device = _make_device(net, target, self.pool, shape, self.options)
         self._started: dict[StartKey, int] = {}
         """The blocks of the latest draft on the device, by what they are for."""
+        self._followed: dict[Hashable, int] = {}
+        """The blocks of the latest draft that has followed a pass, by their requests."""
         whole = net.spec.block_size
         self._lengths = [whole] if self.device else sorted({*self.options.block_lengths, whole})
 
@@ -169,16 +171,19 @@ class BlockDrafter:
     @torch.inference_mode()
     def follow(self, verified: Verified) -> Tensor | None:
         """On a device with kernels, where nothing waits to be ingested before this pass."""
-        row = verified.row
-        context = self._contexts.get(row.request_id)
-        if self.device is None or context is None or context.num_waiting or not self.can_draft(row):
+        if self.device is None or not all(self._is_up_to_date(row) for row, *_ in verified.rows):
             return None
         self._started = {}
+        self._followed = {row.request_id: block for block, (row, *_) in enumerate(verified.rows)}
         return self.device.follow(verified)
+
+    def _is_up_to_date(self, row: DraftRow) -> bool:
+        context = self._contexts.get(row.request_id)
+        return context is not None and not context.num_waiting and self.can_draft(row)
 
     def confirm(self, request_id: Hashable, context_len: int, pending: int) -> None:
         self._context(request_id).watermark = context_len
-        self._started = {(request_id, context_len, (pending,)): 0}
+        self._started[request_id, context_len, (pending,)] = self._followed[request_id]
 
     def _launch(self, jobs: Sequence[Job], device: BlockDevice) -> list[int]:
         """A draft for these jobs, unless the one under way holds them all; returns their blocks in it."""

@@ -21,7 +21,7 @@ from wager.draft.base import TargetFace, Verified
 from wager.draft.block import DeviceJob, Piece
 from wager.draft.scores import HostTop
 from wager.kvcache.pool import KVPool
-from wager.nn.kernels.advance import HEADER, MAX_KEPT, Block, Walk, advance
+from wager.nn.kernels.advance import HEADER, KEPT_SIZES, MAX_KEPT, MAX_NODES, Block, Header, Walk, advance
 from wager.nn.kernels.attention import AttentionPlan
 from wager.nn.kernels.capture import Captured
 from wager.nn.kernels.cuts import PassSize, plan_pass
@@ -40,11 +40,12 @@ ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64)
 MAX_ROWS = ROW_BUCKETS[-1]
 """Rows of one pass; more are drafted in several."""
 INGEST_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+GATHER_BUCKETS = tuple(bucket for bucket in INGEST_BUCKETS if bucket >= KEPT_SIZES[0])
 WAITING_BYTES = 1 << 30
 WAITING_SHARE = 0.02
 """Features that may wait for their requests to draft: bytes, and on a GPU the part of its memory."""
-MAX_NODES = 128
-"""Of a tree whose verdict a draft can follow on the device."""
+MAX_WALKED = 1024
+"""Nodes of all rows whose verdicts a draft can follow on the device."""
 
 
 class BlockDevice:
@@ -93,7 +94,7 @@ class BlockDevice:
         self._places = Numbers(3, INGEST_BUCKETS[-1], device)
         self.max_waiting = _room_for_waiting(device) // (spec.feature_size * net.dtype.itemsize)
         """Tokens whose features may wait, of all requests together."""
-        self._walk = Numbers(2, MAX_NODES, device)
+        self._walk = Numbers(2, MAX_WALKED, device)
         self.source: Tensor | None = None
         """Where the target's passes leave their features: set by whoever makes both ready."""
         self._features = torch.zeros(INGEST_BUCKETS[-1], spec.feature_size, dtype=net.dtype, device=device)
@@ -121,9 +122,11 @@ class BlockDevice:
             for tokens in reversed(INGEST_BUCKETS):
                 self._captured.capture(("ingest", tokens), self._ingest_pass(tokens))
             if self.source is not None:
-                self._captured.capture("gather", self._gather_pass(self.source))
+                for tokens in reversed(GATHER_BUCKETS):
+                    self._captured.capture(("gather", tokens), self._gather_pass(self.source, tokens))
         if self._is_cuda:
-            self._advance(torch.zeros_like(self._walk.device[0]), self._tables.token_ids)  # to compile it
+            for kept in KEPT_SIZES:  # to compile it
+                self._advance(1, kept, torch.zeros_like(self._walk.device[0]), self._tables.token_ids)
         return len(self._captured)
 
     # -- context
@@ -178,43 +181,63 @@ class BlockDevice:
     def follow(self, verified: Verified) -> Tensor | None:
         """Begin a draft behind a pass whose verdict is not known yet; None where there is no room for it.
 
-        Ingests what the verdict keeps and drafts behind it; returns what that is, on the device.
+        Ingests what the verdict keeps of each row and drafts behind it; returns what that is, on the device.
         Precondition: everything before is ingested.
         """
-        row, context_len = verified.row, verified.context_len
-        longest = context_len + row.num_pending + verified.max_depth
-        source, num_nodes = self.source, len(verified.parents)
-        most = row.num_pending + verified.max_depth
-        if (
-            source is None
-            or most > MAX_KEPT
-            or num_nodes > MAX_NODES
-            or not self.fits([DeviceJob(row, longest)])
-        ):
+        asked, source = verified.rows, self.source
+        most = max([row.num_pending + max_depth for row, _, max_depth, _, _ in asked])
+        if source is None or most > MAX_KEPT or len(asked) > MAX_ROWS:
+            return None
+        rows = next(bucket for bucket in ROW_BUCKETS if bucket >= len(asked))
+        kept = next(size for size in KEPT_SIZES if size >= most)
+        sizes = [len(row.parents) for row in asked]
+        jobs = [DeviceJob(own.row, own.context_len + own.row.num_pending + own.max_depth) for own in asked]
+        if max(sizes) > MAX_NODES or sum(sizes) > MAX_WALKED or rows * kept > INGEST_BUCKETS[-1]:
+            return None
+        if not self.fits(jobs):
             return None
         if self._done is not None:
             self._done.synchronize()
-        num_items = self._fill([DeviceJob(row, longest)], 1)
-        numbers = self._walk
-        numbers.host[0, :HEADER] = num_nodes, row.num_pending, context_len, num_items
-        numbers.host[1, :num_nodes] = verified.parents
-        numbers.push()
-        self._advance(verified.chosen, verified.token_ids)
-        self._captured.run("gather", self._gather_pass(source))
-        self._run_draft(1, 1)
-        return self._places.device[:, :MAX_KEPT]
+        self._fill(jobs, rows)
+        self._lay_walk(verified, rows)
+        self._advance(rows, kept, verified.chosen, verified.token_ids)
+        self._captured.run(("gather", rows * kept), self._gather_pass(source, rows * kept))
+        self._run_draft(rows, len(asked))
+        return self._kept_places(rows, kept)[:, : len(asked)]
 
-    def _advance(self, chosen: Tensor, token_ids: Tensor) -> None:
-        """Along the tree in `_walk`, by the target's choices in a pass of these tokens."""
+    def _lay_walk(self, verified: Verified, rows: int) -> None:
+        """Send the trees of a pass; nobody is at the places behind its rows."""
+        headers, parents = list[Header](), list[int]()
+        for own in verified.rows:
+            num_nodes, num_pending = len(own.parents), own.row.num_pending
+            headers.append(
+                Header(
+                    num_nodes, num_pending, own.context_len, own.first_token, own.first_choice, len(parents)
+                )
+            )
+            parents += own.parents
+        host = self._walk.host
+        host[0, : len(headers) * HEADER] = np.array(headers, np.int64).ravel()
+        host[0, len(headers) * HEADER : rows * HEADER] = 0
+        host[1, : len(parents)] = parents
+        self._walk.push()
+
+    def _advance(self, rows: int, kept: int, chosen: Tensor, token_ids: Tensor) -> None:
+        """Along the trees in `_walk`, by the target's choices in a pass of these tokens."""
         spec = self.net.spec
         block = Block(spec.mask_token_id, spec.block_size, self.pool.spec.page_size)
-        advance(Walk(chosen, token_ids, self._walk.device), self._tables, self._places.device, block)
+        walk = Walk(chosen, token_ids, self._walk.device)
+        advance(walk, rows, self._tables, self._kept_places(rows, kept), block)
 
-    def _gather_pass(self, source: Tensor) -> Callable[[], None]:
+    def _kept_places(self, rows: int, kept: int) -> Tensor:
+        """[3, rows, kept], where `advance` writes what stands."""
+        return self._places.device[:, : rows * kept].view(3, rows, kept)
+
+    def _gather_pass(self, source: Tensor, count: int) -> Callable[[], None]:
         """Context from the target's own features, at the places that `advance` has written."""
 
         def call() -> None:
-            places = self._places.device[:, :MAX_KEPT]
+            places = self._places.device[:, :count]
             features = source.index_select(0, places[2])
             self._entry.run(features, Places(places[0], places[1]), self.pool)
 
@@ -243,8 +266,8 @@ class BlockDevice:
 
         return call
 
-    def _fill(self, jobs: Sequence[DeviceJob], rows: int) -> int:
-        """Write and send the tables of a draft; returns the number of attention's work items."""
+    def _fill(self, jobs: Sequence[DeviceJob], rows: int) -> None:
+        """Write and send the tables of a draft."""
         length, size = self.net.spec.block_size, self.pool.spec.page_size
         tables, count, moved = self._tables, len(jobs), False
         host, num, width = tables.host, count * length, tables.limits.max_pages
@@ -265,7 +288,6 @@ class BlockDevice:
         tables.lay_rows(lines, self._cuts[rows].tiling)
         tables.push(with_pages=moved)
         self._warm_up(jobs)
-        return int((host.items[:, 0] >= 0).sum()) if count == 1 else 0
 
     def _warm_up(self, jobs: Sequence[DeviceJob]) -> None:
         """Seed and temperature of every token, sent where they are not there already."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from wager.draft.base import DraftRow, KeptTokens, Proposal
+from wager.draft.base import DraftRow, KeptTokens, Proposal, Verified, VerifiedRow
 from wager.engine.rows import StepRow, any_broken, draft_row, draft_row_behind, within_grammar
 from wager.engine.scheduler import Planned
 from wager.engine.sequence import Sequence
@@ -94,10 +94,14 @@ class Drafting:
         """Tell the drafters what now stands in the target's cache."""
         if not self._engine.drafters or self._engine.ahead.has_begun:
             return  # before a pass began behind this one, its features were kept
-        if len(rows) == 1 and rows[0].followed:
+        if all(row.followed for row in rows):
             return
         tokens, shares = [], self._engine.scheduler.memory.index is not None
-        for row, (features, lines) in zip(rows, self._engine.runner.kept_features(result, kept), strict=True):
+        wanted = [() if row.followed else own for row, own in zip(rows, kept, strict=True)]
+        found = self._engine.runner.kept_features(result, wanted)
+        for row, (features, lines) in zip(rows, found, strict=True):
+            if row.followed:
+                continue
             sequence = row.sequence
             tokens.append(
                 KeptTokens(
@@ -116,26 +120,36 @@ class Drafting:
                 self.lose([row.sequence for row in rows], error)
 
     def following(self, rows: list[StepRow], result: RunResult) -> Callable[[Tensor], None] | None:
-        """What begins the next draft behind this pass, or the next plain pass, on the device.
+        """What begins the next drafts behind this pass, or the next plain pass, on the device.
 
-        None where the host has a word in the verdict; drafts follow one row alone.
+        None where the host has a word in a verdict, or where several drafters are in use.
         """
-        row, tokens = rows[0], result.token_ids
-        drafter = self._engine.drafters.get(row.offer.drafter or "")
-        if drafter is None:
+        names, tokens = {row.offer.drafter for row in rows}, result.token_ids
+        if names == {None}:
             return self._engine.ahead.following(rows, result)
-        if len(rows) > 1 or tokens is None or not row.is_settled:
+        names.discard(None)
+        if len(names) > 1 or tokens is None or not all(row.is_settled for row in rows):
             return None
-        self.make_room(row, row.tree.num_nodes)
+        drafter, places = self._engine.drafters[names.pop() or ""], list[VerifiedRow]()
+        drafted, first_choice = list[StepRow](), 0
+        for row, first_token in zip(rows, result.inputs.starts, strict=False):
+            if row.offer.drafter is not None:
+                self.make_room(row, row.tree.num_nodes)
+                drafted.append(row)
+                places.append(row.verified(first_token, first_choice))
+            elif row.tree.num_nodes:
+                return None  # its path would have to be moved by the host
+            first_choice += row.tree.num_nodes + 1
 
         def follow(chosen: Tensor) -> None:
             try:
-                kept = drafter.follow(row.verified(chosen, tokens))
+                kept = drafter.follow(Verified(places, chosen, tokens))
             except Exception as error:
-                self.lose([row.sequence], error)
+                self.lose([row.sequence for row in drafted], error)
                 return
             if kept is not None:
-                row.followed = True
+                for row in drafted:
+                    row.followed = True
                 self._engine.runner.commit_behind(kept)
 
         return follow

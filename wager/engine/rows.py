@@ -12,9 +12,8 @@ from typing import overload
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
-from wager.draft.base import DraftRow, Proposal, Verified
+from wager.draft.base import DraftRow, Proposal, VerifiedRow
 from wager.engine.sequence import Sequence
 from wager.engine.telemetry import StepReport
 from wager.policy import PLAIN, Draft, Offer, Row, RowOutcome, StepOutcome
@@ -80,17 +79,10 @@ class StepRow:
         free = sequence.constraint is None and (thinking is None or thinking.is_closed)
         return self.is_judged and free and (sequence.bare or not self.choice_row().has_processing)
 
-    def verified(self, chosen: Tensor, token_ids: Tensor) -> Verified:
-        """The row while its pass is under way."""
-        sequence, tree = self.sequence, self.tree
-        return Verified(
-            draft_row(sequence, self.num_tokens),
-            sequence.num_cached,
-            tree.parents.tolist(),
-            tree.max_depth,
-            chosen,
-            token_ids,
-        )
+    def verified(self, first_token: int, first_choice: int) -> VerifiedRow:
+        """The row while its pass is under way, in which its tokens and choices begin at these places."""
+        asked, tree = draft_row(self.sequence, self.num_tokens), self.tree
+        return VerifiedRow(asked, tree.parents.tolist(), tree.max_depth, first_token, first_choice)
 
     def draft_row(self) -> DraftRow:
         return draft_row(self.sequence, self.num_tokens, self.offer.depth)

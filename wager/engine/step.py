@@ -118,7 +118,7 @@ def commit(engine: Engine, rows: list[StepRow], result: RunResult, verdicts: lis
     for row, indices in zip(rows, kept, strict=True):
         row.sequence.num_cached += len(indices)
     engine.drafting.start(rows, verdicts)
-    if not (len(rows) == 1 and rows[0].followed):  # what follows a pass has moved its path as well
+    if not any(row.followed for row in rows):  # what follows a pass has moved its paths as well
         engine.runner.commit(result, kept)
 
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wager.nn.kernels.advance import MAX_KEPT
+from wager.nn.kernels.advance import KEPT_SIZES
 from wager.nn.kernels.attention import AttentionPlan, AttentionSpace
 from wager.nn.kernels.capture import Captured
 from wager.nn.kernels.cuts import LONG_KEYS, PassSize, plan_pass
@@ -164,8 +164,8 @@ class GraphRunner(TargetRunner):
                 self._large, num, self._cut(self._sizes.beyond), self._logits.new_empty((num, width))
             )
         move_slots(self.pool.store, self._moves.device, 1)  # a slot to its own place
-        kept = torch.full((3, MAX_KEPT), -1, dtype=torch.int64, device=self.device)
-        self.commit_behind(kept)
+        for kept in KEPT_SIZES:
+            self.commit_behind(torch.full((3, 1, kept), -1, dtype=torch.int64, device=self.device))
 
     def warm_unseen(self, top: Tensor, num_depths: int) -> None:
         with self._inference:

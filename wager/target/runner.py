@@ -154,8 +154,8 @@ class TargetRunner:
             return self._move(result.inputs, kept)
 
     def commit_behind(self, kept: Tensor) -> None:
-        """The same of one row, of the tokens that the device finds to stand: [3, tokens], their positions,
-        slots (below 0 behind the last) and places in the latest pass."""
+        """The same of the tokens that the device finds to stand: [3, rows, tokens], their positions, slots
+        (below 0 behind the last of a row) and places in the latest pass."""
         raise NotImplementedError
 
     def _move(self, inputs: PassInputs, kept: Sequence[Sequence[int]]) -> int:

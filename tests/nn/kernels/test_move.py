@@ -44,19 +44,23 @@ def test_nothing_moves_where_there_is_nothing(device: torch.device) -> None:
     assert torch.equal(store, want)
 
 
-@pytest.mark.parametrize("num_nodes", [1, 9, 31])
-def test_kept_tokens_move_to_where_they_stand(device: torch.device, num_nodes: int) -> None:
+@pytest.mark.parametrize("num_kept", [8, 16, 32])
+@pytest.mark.parametrize("num_rows", [1, 3])
+def test_kept_tokens_move_to_where_they_stand(device: torch.device, num_rows: int, num_kept: int) -> None:
     for seed in range(4):
         rng = np.random.default_rng(seed)
-        slots = torch.from_numpy(rng.permutation(60)[: num_nodes + 1]).to(device)
-        count = int(rng.integers(1, num_nodes + 2))
-        chosen = np.sort(rng.choice(num_nodes, count - 1, replace=False)) + 1
-        kept = torch.full((3, 32), -1, dtype=torch.int64, device=device)
+        num_nodes = 2 * num_kept
+        slots = torch.from_numpy(rng.permutation(200)[: num_rows * (num_nodes + 1)]).to(device)
+        kept = torch.full((3, num_rows, num_kept), -1, dtype=torch.int64, device=device)
         kept[2] = 0  # what lies behind the last is of no meaning
-        kept[2, :count] = torch.tensor([0, *chosen], device=device)
-        kept[1, :count] = slots[:count]
-        store = random(2, 2, 3, 60, 24, dtype=torch.float32, device=device)
+        store = random(2, 2, 3, 200, 24, dtype=torch.float32, device=device)
         want = store.clone()
+        for row in range(num_rows):
+            first, count = row * (num_nodes + 1), int(rng.integers(1, num_kept + 1))
+            chosen = np.sort(rng.choice(num_nodes, count - 1, replace=False)) + 1
+            kept[2, row, :count] = first + torch.tensor([0, *chosen], device=device)
+            kept[1, row, :count] = slots[first : first + count]
+            moved = torch.stack((slots[kept[2, row, :count]], slots[first : first + count]))
+            move_slots_reference(want, moved, count)
         move_kept(store, slots, kept)
-        move_slots_reference(want, torch.stack((slots[kept[2, :count]], slots[:count])), count)
         assert torch.equal(store, want)

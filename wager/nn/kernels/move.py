@@ -32,16 +32,19 @@ def move_slots(store: Tensor, places: Tensor, count: int) -> None:
 
 
 def move_kept(store: Tensor, slots: Tensor, kept: Tensor) -> None:
-    """Copy what a pass laid at slots[kept[2, i]] to slot kept[1, i], for every i before the first below 0.
+    """Copy what a pass laid at slots[kept[2, r, i]] to slot kept[1, r, i], wherever that is none below 0.
 
-    So far as that is another one. `slots` are those of the pass's tokens, `kept` the tokens that stand, as
-    `advance` finds them: nobody on the host needs to know which those are.
+    So far as that is another one. `slots` are those of the pass's tokens, `kept` the tokens of each row that
+    stand, as `advance` finds them: nobody on the host needs to know which those are. Precondition: no row
+    writes where another reads, and the slots of one are in the order of its tokens.
     """
     layers, pair, heads, num_slots, head_dim = store.shape
-    assert store.is_contiguous() and kept.stride(1) == 1 and slots.is_contiguous()
-    _move_kept[(layers * pair * heads,)](
+    _, num_rows, num_kept = kept.shape
+    assert store.is_contiguous() and slots.is_contiguous()
+    assert kept.stride(2) == 1 and kept.stride(1) == num_kept
+    _move_kept[(layers * pair * heads, num_rows)](
         store, slots, kept, kept.stride(0), num_slots * head_dim,
-        KEPT=kept.shape[1], HEAD_DIM=head_dim, BLOCK=power_of_two(head_dim), AT_ONCE=_AT_ONCE, num_warps=4,
+        KEPT=num_kept, HEAD_DIM=head_dim, BLOCK=power_of_two(head_dim), AT_ONCE=_AT_ONCE, num_warps=4,
     )  # fmt: skip
 
 
@@ -74,6 +77,7 @@ def _move_kept(
     KEPT: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     own = store + tl.program_id(0).to(tl.int64) * plane
+    kept += tl.program_id(1) * KEPT
     which, dim = tl.arange(0, AT_ONCE), tl.arange(0, BLOCK)
     for first in tl.static_range(0, KEPT, AT_ONCE):
         inside = first + which < KEPT
