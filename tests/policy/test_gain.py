@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wager.policy.gain import Probe, SteadyMean
+from wager.policy.gain import TRIAL, Probe, SteadyMean
 
 
 def test_the_prior_is_a_few_samples_heavy() -> None:
@@ -118,17 +118,37 @@ def test_where_looks_are_dear_the_wait_grows_at_once() -> None:
     assert seen == [1, 50, 100, 200, 400, 400], "a look of two plain steps every 400: half a percent"
 
 
-def test_in_a_crowd_one_look_is_enough_and_its_whole_price_is_waited_for() -> None:
+def test_a_large_crowd_looks_once_and_waits_for_its_whole_price() -> None:
     probe, seen = Probe(longest=48, looks=3), []
-    for num_rows in (8, 8, 64, 64):
+    for _ in range(3):
         seen.append(waits(probe))
-        probe.result(won=False, price=2.0, num_rows=num_rows)
-    assert seen == [1, 400, 400, 3200], "of eight rows half a percent of the time, of 64 an eighth of that"
+        probe.result(won=False, price=2.0, num_rows=64)
+    assert seen == [1, 3200, 3200], "an eighth of half a percent of the time"
     probe.result(won=True, price=2.0, num_rows=64)
     assert probe.interval == 3200, "a look that wins costs as much: what comes of it will show"
     for _ in range(12):
         probe.paid()
     assert probe.due()
+
+
+def test_a_crowd_tries_for_some_steps_whatever_they_show() -> None:
+    """The first is dear, those behind it gain: what all cost together is waited for, half a percent."""
+    probe, seen = Probe(longest=48, looks=3), []
+    for price in (3.0, -0.5, -0.5, 0.0, 3.0):
+        seen.append(waits(probe))
+        probe.result(won=price < 0.0, price=price, num_rows=16)
+    assert seen == [1] * TRIAL + [400]
+
+
+def test_a_crowd_that_drafts_ends_its_trial() -> None:
+    probe = Probe(longest=48, looks=3)
+    for _ in range(TRIAL):
+        probe.result(won=False, price=0.5, num_rows=16)
+    assert probe.interval == 400
+    assert waits(probe) == 400
+    probe.result(won=True, price=0.5, num_rows=16)
+    probe.paid()
+    assert waits(probe) == 200, "one more look would be due at once otherwise"
 
 
 def test_a_due_probe_stays_due_until_it_has_a_result() -> None:

@@ -6,18 +6,23 @@ import pytest
 from tests.policy.situations import FLAT, gained, known_costs, share, step, under_way
 from wager.policy import PLAIN, Coming, Draft, Row
 from wager.policy.auto import Auto
-from wager.policy.base import MANY
+from wager.policy.base import MANY, crowd_of
+from wager.policy.gain import TRIAL, TRIED
 
 CROWD = [Row(i) for i in range(MANY)]
+LARGE = TRIED + 4
+LARGE_CROWD = [Row(i) for i in range(LARGE)]
 
 
 def crowd_policy(gains: list[float]) -> Auto:
     """A policy to whose crowd drafts have been worth so much, row by row."""
-    policy = Auto(known_costs({n: 5.0 + 0.001 * n for n in (8, 16, 32, 64)}, rows=MANY))
-    under_way(policy, CROWD)
-    for row, gain in zip(CROWD, gains, strict=True):
-        gained(policy, row, gain, MANY)
-    policy._known.line("draft", "").probe(MANY).interval = 9
+    num_rows = len(gains)
+    policy = Auto(known_costs({n: 5.0 + 0.001 * n for n in (num_rows, 32, 64, 128)}, rows=num_rows))
+    rows = [Row(i) for i in range(num_rows)]
+    under_way(policy, rows)
+    for row, gain in zip(rows, gains, strict=True):
+        gained(policy, row, gain, num_rows)
+    policy._known.line("draft", "").probe(num_rows).interval = 9
     return policy
 
 
@@ -81,36 +86,42 @@ def test_few_rows_draft_from_their_first_step_on() -> None:
     assert [offer.drafter for offer in policy.offer([Row("r")])] == ["draft"]
 
 
-def test_a_look_that_wins_ends_the_rest_of_a_crowd() -> None:
-    policy = crowd_policy([0.0] * MANY)
-    policy._known.line("draft", "").probe(MANY).interval = 1
-    draft = Draft("draft", 3, np.full((3, 1), -0.05))
-    offers = policy.offer(CROWD)
-    looked = [i for i, offer in enumerate(offers) if offer.drafter]
-    assert len(looked) == 4 and policy.rests(Coming(MANY, MANY, ahead=1))
-    policy.arrange(CROWD, [draft if i in looked else None for i in range(MANY)])
-    shares = [share(3, 3, row=row) if i in looked else share(row=row) for i, row in enumerate(CROWD)]
-    policy.learn(step(*shares, draft_ms=0.5))
-    assert not policy.rests(Coming(MANY, MANY))
-
-
-@pytest.mark.parametrize(("draft_ms", "ends"), [(0.5, True), (4.0, True), (30.0, False)])
-def test_a_few_looks_speak_for_the_whole_crowd(draft_ms: float, ends: bool) -> None:
-    """Four rows are looked at: what they gain would not pay for a draft of 4 ms, but what all eight would."""
+@pytest.mark.parametrize(("draft_ms", "goes_on"), [(2.0, True), (30.0, False)])
+def test_a_crowd_tries_all_of_its_rows_for_some_steps(draft_ms: float, goes_on: bool) -> None:
     policy = crowd_policy([0.0] * MANY)
     for row in CROWD:
         policy._known.gain(row, "draft", MANY).is_copy = True  # nobody has seen a draft
     line = policy._known.line("draft", "")
-    line.gain(3).value, line.probe(MANY).interval = 0.0, 1
+    line.gain(crowd_of(MANY)).value, line.probe(MANY).interval = 0.0, 1
     for _ in range(200):
         policy.experience.costs.observe_draft("draft", MANY, draft_ms)
     draft = Draft("draft", 3, np.full((3, 1), -0.05))
-    looked = [i for i, offer in enumerate(policy.offer(CROWD)) if offer.drafter]
-    assert len(looked) == 4
-    policy.arrange(CROWD, [draft if i in looked else None for i in range(MANY)])
-    shares = [share(3, 3, row=row) if i in looked else share(row=row) for i, row in enumerate(CROWD)]
+    steps = 0
+    while steps < 12 and all(offer.drafter for offer in policy.offer(CROWD)):
+        steps += 1
+        nodes = policy.arrange(CROWD, [draft] * MANY).num_nodes // MANY
+        policy.learn(step(*[share(nodes, nodes, row=row) for row in CROWD], draft_ms=draft_ms))
+    assert steps == (12 if goes_on else TRIAL)
+    assert policy.rests(Coming(MANY, MANY)) is not goes_on
+
+
+@pytest.mark.parametrize(("draft_ms", "ends"), [(0.5, True), (3.0, True), (30.0, False)])
+def test_a_few_looks_speak_for_the_whole_crowd(draft_ms: float, ends: bool) -> None:
+    """Four rows are looked at: what they gain would not pay for a draft of 3 ms, but what all would."""
+    policy = crowd_policy([0.0] * LARGE)
+    for row in LARGE_CROWD:
+        policy._known.gain(row, "draft", LARGE).is_copy = True  # nobody has seen a draft
+    line = policy._known.line("draft", "")
+    line.gain(crowd_of(LARGE)).value, line.probe(LARGE).interval = 0.0, 1
+    for _ in range(200):
+        policy.experience.costs.observe_draft("draft", LARGE, draft_ms)
+    draft = Draft("draft", 3, np.full((3, 1), -0.05))
+    looked = [i for i, offer in enumerate(policy.offer(LARGE_CROWD)) if offer.drafter]
+    assert len(looked) == 4 and policy.rests(Coming(LARGE, LARGE, ahead=1))
+    policy.arrange(LARGE_CROWD, [draft if i in looked else None for i in range(LARGE)])
+    shares = [share(3, 3, row=row) if i in looked else share(row=row) for i, row in enumerate(LARGE_CROWD)]
     policy.learn(step(*shares, draft_ms=draft_ms))
-    assert policy.rests(Coming(MANY, MANY)) is not ends
+    assert policy.rests(Coming(LARGE, LARGE)) is not ends
 
 
 def test_a_crowd_begins_to_draft_where_that_gains_something_worth_its_beginning() -> None:

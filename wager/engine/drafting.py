@@ -94,13 +94,13 @@ class Drafting:
         """Tell the drafters what now stands in the target's cache."""
         if not self._engine.drafters or self._engine.ahead.has_begun:
             return  # before a pass began behind this one, its features were kept
-        if all(row.followed for row in rows):
+        if all(row.followed_by is not None for row in rows):
             return
         tokens, shares = [], self._engine.scheduler.memory.index is not None
-        wanted = [() if row.followed else own for row, own in zip(rows, kept, strict=True)]
+        wanted = [own if row.followed_by is None else () for row, own in zip(rows, kept, strict=True)]
         found = self._engine.runner.kept_features(result, wanted)
         for row, (features, lines) in zip(rows, found, strict=True):
-            if row.followed:
+            if row.followed_by is not None:
                 continue
             sequence = row.sequence
             tokens.append(
@@ -122,35 +122,36 @@ class Drafting:
     def following(self, rows: list[StepRow], result: RunResult) -> Callable[[Tensor], None] | None:
         """What begins the next drafts behind this pass, or the next plain pass, on the device.
 
-        None where the host has a word in a verdict, or where several drafters are in use.
+        None where the host has a word in a verdict. A drafter in use begins for all rows that drafted: one
+        may change from another to it.
         """
-        names, tokens = {row.offer.drafter for row in rows}, result.token_ids
-        if names == {None}:
+        names, tokens = {row.offer.drafter for row in rows if row.offer.drafter is not None}, result.token_ids
+        if not names:
             return self._engine.ahead.following(rows, result)
-        names.discard(None)
-        if len(names) > 1 or tokens is None or not all(row.is_settled for row in rows):
+        if tokens is None or not all(row.is_settled for row in rows):
             return None
-        drafter, places = self._engine.drafters[names.pop() or ""], list[VerifiedRow]()
-        drafted, first_choice = list[StepRow](), 0
+        drafted, places, first_choice = list[StepRow](), list[VerifiedRow](), 0
         for row, first_token in zip(rows, result.inputs.starts, strict=False):
             if row.offer.drafter is not None:
                 self.make_room(row, row.tree.num_nodes)
                 drafted.append(row)
                 places.append(row.verified(first_token, first_choice))
-            elif row.tree.num_nodes:
-                return None  # its path would have to be moved by the host
             first_choice += row.tree.num_nodes + 1
 
         def follow(chosen: Tensor) -> None:
-            try:
-                kept = drafter.follow(Verified(places, chosen, tokens))
-            except Exception as error:
-                self.lose([row.sequence for row in drafted], error)
-                return
-            if kept is not None:
-                for row in drafted:
-                    row.followed = True
-                self._engine.runner.commit_behind(kept)
+            verified = Verified(places, chosen, tokens)
+            for name in names:
+                drafter = self._engine.drafters[name]
+                try:
+                    kept = drafter.follow(verified)
+                except Exception as error:
+                    self.lose([row.sequence for row in drafted], error)
+                    return
+                if kept is not None:
+                    for row in drafted:
+                        row.followed_by = drafter
+                    self._engine.runner.commit_behind(kept)
+                    return
 
         return follow
 
@@ -167,10 +168,8 @@ class Drafting:
             name, sequence = row.offer.drafter, row.sequence
             if name is None or verdict is None or row.close is not None:
                 continue
-            if row.followed:
-                self._engine.drafters[name].confirm(
-                    sequence.request_id, sequence.num_cached, verdict.target_token
-                )
+            if row.followed_by is not None:
+                row.followed_by.confirm(sequence.request_id, sequence.num_cached, verdict.target_token)
                 continue
             num_tokens = len(sequence.tokens) + len(verdict.accepted) + 1
             if verdict.target_token in sequence.request.end_ids or num_tokens >= sequence.max_len:

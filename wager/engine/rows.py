@@ -13,7 +13,7 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from wager.draft.base import DraftRow, Proposal, VerifiedRow
+from wager.draft.base import Drafter, DraftRow, Proposal, VerifiedRow
 from wager.engine.sequence import Sequence
 from wager.engine.telemetry import StepReport
 from wager.policy import PLAIN, Draft, Offer, Row, RowOutcome, StepOutcome
@@ -43,8 +43,8 @@ class StepRow:
     close: CloseKind | None = None
     """How its thinking is closed in this step; None: it is not."""
     proposal: Proposal | None = None
-    followed: bool = False
-    """Whether the next draft was begun behind this pass, on the device."""
+    followed_by: Drafter | None = None
+    """Whose next draft was begun behind this pass, on the device."""
 
     def run_row(self) -> RunRow:
         sequence = self.sequence

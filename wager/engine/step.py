@@ -118,7 +118,7 @@ def commit(engine: Engine, rows: list[StepRow], result: RunResult, verdicts: lis
     for row, indices in zip(rows, kept, strict=True):
         row.sequence.num_cached += len(indices)
     engine.drafting.start(rows, verdicts)
-    if not any(row.followed for row in rows):  # what follows a pass has moved its paths as well
+    if all(row.followed_by is None for row in rows):  # what follows a pass has moved its paths as well
         engine.runner.commit(result, kept)
 
 

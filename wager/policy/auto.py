@@ -35,6 +35,7 @@ from wager.policy.blind import MOST, MOST_OF_MANY, Foresight, blind_bet
 from wager.policy.cost import MAX_TOKENS
 from wager.policy.experience import Experience, longest_context
 from wager.policy.forethought import Forethought
+from wager.policy.gain import TRIED
 from wager.policy.known import Known
 from wager.policy.lessons import Lessons
 from wager.policy.nodes import Nodes
@@ -134,7 +135,7 @@ class Auto:
             elif not step.depths:
                 recovery, again = self._stake.recovery(step, rows), self._asking.pays(len(rows))
                 self._rest.begin(rows, step.probes, recovery, ask_again=again)
-            elif len(rows) >= MANY:
+            elif len(rows) > TRIED:
                 self._rest.begin(rows, ())  # a look, and on at once
         return offers
 
@@ -174,7 +175,7 @@ class Auto:
             self._foresight = Foresight()
         if foreseen is not None and foreseen.is_for(drafts):
             return foreseen.bet
-        if step.probing:
+        if step.probing and len(rows) < MANY:
             return None
         return self._blind(step, rows, drafts)
 

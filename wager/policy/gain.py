@@ -57,7 +57,8 @@ class Probe:
     `longest` bounds the interval from above, unless a look is so dear that it must be rarer still: looking
     costs at most `_LOOKING` of plain decoding's time in the long run; of a crowd from the first loss on, and
     the less the larger it is, since there is less to be found. `looks` are taken in a row, or fewer where one
-    wins; in a crowd a look is at several rows, and one is enough.
+    wins. A crowd tries it: `TRIAL` looks, whatever they show, since the first pays for what the drafter has
+    missed and says nothing of those behind it. Large crowds look once.
     """
 
     def __init__(self, longest: int = 48, looks: int = 1) -> None:
@@ -66,6 +67,8 @@ class Probe:
         self.interval = 1
         self._waited = 0
         self._taken = 0
+        self._price = 0.0
+        """Of the looks taken in a row."""
 
     def due(self) -> bool:
         """Count one more step without a draft; True when it is time to try."""
@@ -84,11 +87,13 @@ class Probe:
     def result(self, *, won: bool, price: float = 0.0, num_rows: int = 1) -> None:
         """A look has been taken in a step of so many rows, at the price of so many plain steps."""
         self._taken += 1
+        self._price += price
         many = num_rows >= MANY
-        if not won and self._taken < self.looks and not many:
+        looks = self.looks if not many else TRIAL if num_rows <= TRIED else 1
+        if self._taken < looks and (many or not won):
             return  # the next one is due at once
-        dear = math.ceil(self._taken * price / _LOOKING * max(1.0, num_rows / _LARGE) ** 3)
-        self._waited = self._taken = 0
+        dear = math.ceil(max(0.0, self._price) / _LOOKING * max(1.0, num_rows / _LARGE) ** 3)
+        self._begin_waiting()
         longest, least = max(self.longest, dear), dear if many else dear // _DEAR
         if won and many:
             self.interval = max(self.interval, least)  # what comes of it will show (`paid`)
@@ -98,8 +103,16 @@ class Probe:
     def paid(self) -> None:
         """A crowd drafted, and was faster by it: were that to end, it would be worth looking again sooner."""
         self.interval = max(1, self.interval // 2)
+        self._begin_waiting()
+
+    def _begin_waiting(self) -> None:
+        self._waited, self._taken, self._price = 0, 0, 0.0
 
 
+TRIAL = 4
+"""Looks in a row of a crowd,"""
+TRIED = 16
+"""of so many rows at most."""
 _LOOKING = 0.005
 _LARGE = 32  # rows beyond which it is less, soon far less: there is nothing to be found
 _DEAR = 8  # at the first loss already the interval is this part of what it may become, where looks are dear

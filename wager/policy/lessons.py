@@ -13,6 +13,7 @@ from wager.policy.auto_step import Arranged, Step, gained
 from wager.policy.base import MANY, FloatArray, Offer, RowOutcome, StepOutcome, crowd_of
 from wager.policy.cost import MAX_TOKENS
 from wager.policy.experience import Experience
+from wager.policy.gain import TRIED
 from wager.policy.known import Known
 from wager.policy.overrun import Overrun
 from wager.policy.reach import options
@@ -168,7 +169,9 @@ class Lessons:
             if not won:
                 self._overrun.fade(num_rows)
         if num_rows >= MANY and not step.num_worthy:  # all that the step lost was lost by looking
-            price_ms = max(draft_ms, -_gained_ms(outcome, step))
+            price_ms = -_gained_ms(outcome, step)
+            if num_rows > TRIED:
+                price_ms = max(draft_ms, price_ms)
         price = (price_ms + self._waking_ms) / step.base_ms
         probe = self._known.line(offer.drafter, phase).probe(num_rows)
         probe.result(won=won, price=price, num_rows=num_rows)

@@ -15,12 +15,12 @@ from typing import NamedTuple
 from wager.policy.auto_step import Step
 from wager.policy.base import MANY, Row
 from wager.policy.experience import Experience, longest_context
-from wager.policy.gain import SteadyMean
+from wager.policy.gain import TRIED, SteadyMean
 from wager.policy.known import Known
 from wager.policy.overrun import Overrun
 from wager.policy.reach import best_draft
 
-_LOOKED_AT = 4  # rows for which a draft is made only to see whether it is worth it again
+_LOOKED_AT = 4  # rows for which a draft is made only to see whether it is worth it again, but for a trial
 _BEGIN = 0.05  # by how much (log) a crowd must become faster to begin drafting, which has its price,
 _GO_ON = 0.02  # and to go on: what it gains is not known to a hair, and some of its rows wait for the others;
 _LARGE = 16  # rows beyond which both grow with them
@@ -139,7 +139,9 @@ class Worth:
         """Places of rows that are looked at again, of those for whom it does not draft."""
         if not self._is_due(step, drafter, rows, list(others)):
             return []
-        looks = sorted(others, key=lambda i: others[i].count)[:_LOOKED_AT]
+        tries = MANY <= len(rows) <= TRIED and not step.num_worthy
+        most = len(rows) if tries else _LOOKED_AT
+        looks = sorted(others, key=lambda i: others[i].count)[:most]
         step.probing.update(looks)
         return looks
 
