@@ -52,7 +52,8 @@ def run_step(engine: Engine) -> StepReport | None:
     emit(engine, rows, verdicts, choices)
     clock.mark("emit")
     outcome = outcome_of(rows, clock.ms, engine.learn_ms)
-    learn(engine, outcome._replace(is_typical=not engine.ahead.has_paused))
+    is_typical, overlaps = not engine.ahead.has_paused, engine.runner.has_kernels
+    learn(engine, outcome._replace(is_typical=is_typical, overlaps=overlaps))
     clock.mark("learn")
     engine.learn_ms = clock.ms["learn"]
     return report_of(outcome, clock.ms)

@@ -103,6 +103,9 @@ class StepOutcome(NamedTuple):
     evidence: Sequence[Evidence] = ()
     is_typical: bool = True
     """Whether it ran as steps of its kind do; else its time says nothing of theirs."""
+    overlaps: bool = False
+    """Whether a device ran beside the host: both times tell where the host was, their sum what the step took.
+    """
 
 
 class Prediction(NamedTuple):

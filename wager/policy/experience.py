@@ -57,9 +57,12 @@ class Experience:
             context_len = max(context_len, share.row.context_len)
             if share.offer.drafter is not None:
                 drafting[share.offer] = drafting.get(share.offer, 0) + 1
+        is_divided = self._is_divided(outcome, context_len, drafting)
+        if not is_divided:
+            outcome = self._divided(outcome, context_len)
         # Posted before the costs learn from it: a stalled step must not vouch for itself.
         moving = self._post(outcome, context_len, drafting)
-        if outcome.is_typical:
+        if outcome.is_typical and is_divided:
             # A crowd that drafts keeps the host busy: how late that makes a pass says nothing of the machine.
             is_bare = not drafting or len(outcome.rows) < MANY
             shift = self.costs.observe_pass(
@@ -80,6 +83,23 @@ class Experience:
         if moving == 1.0:
             return outcome
         return outcome._replace(verify_ms=moving * outcome.verify_ms, draft_ms=moving * outcome.draft_ms)
+
+    def _is_divided(self, outcome: StepOutcome, context_len: int, drafting: dict[Offer, int]) -> bool:
+        """Whether a step's times are those of its pass and its drafts.
+
+        Of a crowd that drafts on a device they are not, and the difference is large: the pass runs while the
+        host sees to rows one by one, in whatever stage that is.
+        """
+        if not drafting or not outcome.overlaps or len(outcome.rows) < MANY:
+            return True
+        return outcome.num_tokens > self.costs.largest_seen(len(outcome.rows), context_len)
+
+    def _divided(self, outcome: StepOutcome, context_len: int) -> StepOutcome:
+        """With the pass as long as it is known to be; all else is the price of drafting."""
+        took_ms = outcome.verify_ms + outcome.draft_ms
+        pass_ms = float(self.costs.curve(len(outcome.rows), context_len)[outcome.num_tokens])
+        pass_ms = min(pass_ms, took_ms)
+        return outcome._replace(verify_ms=pass_ms, draft_ms=took_ms - pass_ms)
 
     def _post(self, outcome: StepOutcome, context_len: int, drafting: dict[Offer, int]) -> float:
         """Share the step's time among its rows by their tokens in the pass, on both sides of the account.

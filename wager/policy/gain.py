@@ -57,8 +57,8 @@ class Probe:
     `longest` bounds the interval from above, unless a look is so dear that it must be rarer still: looking
     costs at most `_LOOKING` of plain decoding's time in the long run; of a crowd from the first loss on, and
     the less the larger it is, since there is less to be found. `looks` are taken in a row, or fewer where one
-    wins. A crowd tries it: `TRIAL` looks, whatever they show, since the first pays for what the drafter has
-    missed and says nothing of those behind it. Large crowds look once.
+    wins. A crowd in which nobody drafts tries it: `TRIAL` looks, whatever they show, since the first pays for
+    what the drafter has missed and says nothing of those behind it. Large crowds look once.
     """
 
     def __init__(self, longest: int = 48, looks: int = 1) -> None:
@@ -84,12 +84,15 @@ class Probe:
         """So many steps went by without anybody asking."""
         self._waited += steps
 
-    def result(self, *, won: bool, price: float = 0.0, num_rows: int = 1) -> None:
-        """A look has been taken in a step of so many rows, at the price of so many plain steps."""
+    def result(self, *, won: bool, price: float = 0.0, num_rows: int = 1, tries: bool = True) -> None:
+        """A look has been taken in a step of so many rows, at the price of so many plain steps.
+
+        tries: whether a crowd would not have drafted otherwise.
+        """
         self._taken += 1
         self._price += price
         many = num_rows >= MANY
-        looks = self.looks if not many else TRIAL if num_rows <= TRIED else 1
+        looks = self.looks if not many else TRIAL if tries and num_rows <= TRIED else 1
         if self._taken < looks and (many or not won):
             return  # the next one is due at once
         dear = math.ceil(max(0.0, self._price) / _LOOKING * max(1.0, num_rows / _LARGE) ** 3)

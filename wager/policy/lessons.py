@@ -146,7 +146,8 @@ class Lessons:
             if i in step.probing:
                 looked.setdefault((share.offer, share.row.phase), []).append(gain)
         if step.num_worthy and len(outcome.rows) >= MANY and _gained_ms(outcome, step) > 0.0:
-            for drafter, phase in {(share.offer.drafter, share.row.phase) for share in outcome.rows}:
+            ran = [share for i, share in enumerate(outcome.rows) if i not in step.probing]
+            for drafter, phase in {(share.offer.drafter, share.row.phase) for share in ran}:
                 if drafter is not None:
                     self._known.line(drafter, phase).probe(len(outcome.rows)).paid()
         won = [self._end_look(outcome, step, offer, phase, gains) for (offer, phase), gains in looked.items()]
@@ -174,7 +175,7 @@ class Lessons:
                 price_ms = max(draft_ms, price_ms)
         price = (price_ms + self._waking_ms) / step.base_ms
         probe = self._known.line(offer.drafter, phase).probe(num_rows)
-        probe.result(won=won, price=price, num_rows=num_rows)
+        probe.result(won=won, price=price, num_rows=num_rows, tries=not step.num_worthy)
         return won
 
     def _as_whole(self, share: RowOutcome, gain: float) -> float:

@@ -105,7 +105,7 @@ class Worth:
                 )
             others = {i: gains[i] for i in gains if i not in chosen} if len(chosen) < len(gains) else {}
             if others:
-                chosen = chosen + self._looks(step, name, rows, others)
+                chosen = chosen + self._looks(step, name, rows, others, _LOOKED_AT)
             found.append(Chosen(name, best.depth, chosen))
         return found
 
@@ -121,26 +121,28 @@ class Worth:
         known = {name: self._known_gains(step, name, rows, places) for name, places in by_drafter.items()}
         known = {name: gains for name, gains in known.items() if gains}
         weighed = {name: self._best(step, name, rows, gains) for name, gains in known.items()}
-        runs = _best_of(weighed) if weighed else ""
+        names = sorted(weighed, key=lambda name: -weighed[name].net)
+        runs = names[0] if names else ""
         chosen = weighed[runs].places if runs and weighed[runs].net > 0.0 else []
         step.num_worthy += len(chosen)
         found, looked = list[Chosen](), set[int]()
-        for name, gains in known.items():
+        tries = not chosen and len(rows) <= TRIED
+        for name in names:
+            gains = known[name]
             others = {i: gains[i] for i in gains if i not in looked and not (name == runs and i in chosen)}
-            looks = self._looks(step, name, rows, others)
+            most = _LOOKED_AT if not tries else 0 if looked else len(rows)  # one drafter is tried at a time
+            looks = self._looks(step, name, rows, others, most)
             looked.update(looks)
             found.append(Chosen(name, weighed[name].depth, looks))
         own = [i for i in chosen if i not in looked]
         return [one._replace(places=[*own, *one.places]) if one.drafter == runs else one for one in found]
 
     def _looks(
-        self, step: Step, drafter: str, rows: Sequence[Row], others: Mapping[int, SteadyMean]
+        self, step: Step, drafter: str, rows: Sequence[Row], others: Mapping[int, SteadyMean], most: int
     ) -> list[int]:
         """Places of rows that are looked at again, of those for whom it does not draft."""
         if not self._is_due(step, drafter, rows, list(others)):
             return []
-        tries = MANY <= len(rows) <= TRIED and not step.num_worthy
-        most = len(rows) if tries else _LOOKED_AT
         looks = sorted(others, key=lambda i: others[i].count)[:most]
         step.probing.update(looks)
         return looks
