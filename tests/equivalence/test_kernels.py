@@ -4,6 +4,7 @@ Rows of every kind go through: prompt chunks, plain rows, chains and trees, gree
 together, with drafts that are begun before they are asked for.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,10 @@ from tests.equivalence.kernel_engines import MARKS, engine_of, jobs
 from tests.equivalence.world import Job, World, alone, drive, is_clean, prompt
 from tests.nn.kernels import ways
 from wager.draft.block import BlockDrafter
+from wager.draft.lookup import LookupDrafter
 from wager.engine.engine import Engine
+from wager.policy import Experience, Offer, Row
+from wager.policy.simple import Fixed
 
 pytestmark = MARKS
 assert ways
@@ -54,6 +58,34 @@ def test_drafts_follow_their_pass_on_the_device(
     assert drafted > 1 and begun == ["launch"] + ["follow"] * drafted
     plain = engine_of(world, "ar", kernels="off")
     assert [run.tokens(index) for index in range(num_rows)] == alone(plain, asked)
+
+
+class Mixed(Fixed):
+    """Trees by now this drafter and now that, and for some rows none."""
+
+    def __init__(self) -> None:
+        super().__init__(Experience(), 6, chain=False)
+        self._steps = 0
+
+    def offer(self, rows: Sequence[Row]) -> list[Offer]:
+        self._steps += 1
+        offers = []
+        for i, row in enumerate(rows):
+            names = [None, *row.drafters]
+            offers.append(Offer(names[(self._steps // 2 + i) % len(names)], 0))
+        return offers
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_rows_change_from_drafter_to_drafter(world: World, on_kernels: None, temperature: float) -> None:
+    engine, plain = engine_of(world, "fixed:4"), engine_of(world, "ar", kernels="off")
+    engine.controller.policy, engine.drafters["lookup"] = Mixed(), LookupDrafter(min_match=1)
+    asked = [replace(job, params=replace(job.params, max_tokens=24)) for job in jobs(temperature)]
+    run = drive(engine, {0: list(enumerate(asked))}, {})
+    used = [set(report.drafters) for report in run.reports]
+    assert any({"block", "lookup"} <= names for names in used)
+    assert [run.tokens(index) for index in range(len(asked))] == alone(plain, asked)
+    assert is_clean(engine)
 
 
 def ahead_of(engine: Engine) -> list[tuple[int, int]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from wager.draft.base import DraftRow, HostDrafter, Proposal
 from wager.errors import ConfigError
@@ -35,7 +36,7 @@ class LookupDrafter(HostDrafter):
         self._indexes: dict[Hashable, SuffixIndex] = {}
 
     def can_draft(self, row: DraftRow) -> bool:
-        return self._index(row).find(row.tokens) is not None
+        return self._index(row).has_stood(row.tokens)
 
     def draft(self, rows: Sequence[DraftRow], noise: NoiseSource) -> list[Proposal | None]:
         return [self._propose(row) for row in rows]
@@ -88,7 +89,8 @@ class SuffixIndex:
         self._tokens = np.empty(64, np.int64)
         self._num_known = 0
         self._asked = (-1, -1)
-        self._answer: int | None = None
+        self._ends: npt.NDArray[np.int64] | None = None
+        """Where the shortest tail that counts stood before; None where it is still to be found."""
 
     def follows(self, tokens: Sequence[int]) -> bool:
         """Whether `tokens` can be what was known and more; told by the length and the last run."""
@@ -98,13 +100,28 @@ class SuffixIndex:
         first = max(0, count - self._max_match)
         return self._tokens[first:count].tolist() == list(tokens[first:count])
 
-    def find(self, tokens: Sequence[int]) -> int | None:
-        """The position to copy from, or None; asking again about the same tokens costs nothing."""
+    def has_stood(self, tokens: Sequence[int]) -> bool:
+        """Whether there is anything to copy; asking again about the same tokens costs nothing."""
         asked = (len(tokens), tokens[-1] if len(tokens) else -1)
-        if asked != self._asked:
+        if asked != self._asked or self._ends is None:
             self._grow(tokens)
-            self._asked, self._answer = asked, self._search()
-        return self._answer
+            self._asked, self._ends = asked, self._search()
+        return len(self._ends) > 0
+
+    def find(self, tokens: Sequence[int]) -> int | None:
+        """The position to copy from, behind where the longest tail stood the last time; or None."""
+        if not self.has_stood(tokens):
+            return None
+        assert self._ends is not None
+        known, ends, length = self._tokens[: self._num_known], self._ends, self._min_match
+        tail = known[-self._max_match :][::-1].tolist()
+        while length < len(tail):
+            longer = ends[ends >= length]
+            longer = longer[known[longer - length] == tail[length]]
+            if not len(longer):
+                break
+            ends, length = longer, length + 1
+        return int(ends[-1]) + 1
 
     def _grow(self, tokens: Sequence[int]) -> None:
         count = len(tokens)
@@ -115,24 +132,19 @@ class SuffixIndex:
         self._tokens[self._num_known : count] = tokens[self._num_known :]
         self._num_known = count
 
-    def _search(self) -> int | None:
-        """Where the longest tail stood before, the last time: the position behind it."""
-        known = self._tokens[: self._num_known]
-        tail = known[-self._max_match :][::-1].tolist()
-        if len(tail) < self._min_match:
-            return None
-        # The tail itself, which ends at the last token, is left out.
-        ends = np.flatnonzero(known[:-1] == tail[0])
-        found: int | None = None
-        for length in range(1, len(tail) + 1):
-            if length > 1:
-                ends = ends[ends >= length - 1]
-                ends = ends[known[ends - (length - 1)] == tail[length - 1]]
-            if not len(ends):
-                break
-            if length >= self._min_match:
-                found = int(ends[-1]) + 1
-        return found
+    def _search(self) -> npt.NDArray[np.int64]:
+        """The last positions of runs that are as the shortest tail; itself, at the end, is left out."""
+        length, count = self._min_match, self._num_known
+        if count < length:
+            return _NOWHERE
+        known = self._tokens[:count]
+        found = known[length - 1 : -1] == known[-1]
+        for back in range(1, length):
+            found &= known[length - 1 - back : -1 - back] == known[-1 - back]
+        return np.flatnonzero(found) + (length - 1)
+
+
+_NOWHERE = np.empty(0, np.int64)
 
 
 def copy_on(tokens: Sequence[int], source: int, count: int) -> list[int]:

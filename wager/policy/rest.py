@@ -14,8 +14,11 @@ from typing import NamedTuple
 from wager.policy.base import MANY, Row
 from wager.policy.gain import Probe
 
-_LONGEST = 16  # steps; a crowd rests longer, so many steps at least
-_LEAST_OF_MANY = 8  # for each row: a wake-up costs host time that runs ahead of the device otherwise
+_LONGEST = (
+    16  # steps; a crowd rests longer: a wake-up costs host time that runs ahead of the device otherwise,
+)
+_LEAST_OF_MANY = 4  # so many steps at least for each row,
+_LARGE = 32  # and beyond so many rows the more for each the more there are
 _UNABLE = 32  # steps for which drafters are not asked then that could propose nothing to anyone
 
 
@@ -54,7 +57,8 @@ class Rest:
         self._drafters |= able
         due = min([probe.left - 1 for probe in probes], default=_LONGEST)
         # Of many, looks wait for a moment in which they are awake anyway.
-        longest = max(_LEAST_OF_MANY * len(rows), due) if many else _LONGEST
+        least = _LEAST_OF_MANY * len(rows) * max(1, len(rows) // _LARGE)
+        longest = max(least, due) if many else _LONGEST
         steps = longest if many else min(longest, due)
         if not able or self._drafters - able:  # one that could not may find something at any step
             steps = min(steps, _UNABLE) if many else 0 if ask_again else steps

@@ -56,6 +56,8 @@ class Plain:
 class Fixed(Plain):
     """The same number of nodes for every row, always."""
 
+    learns_late = True
+
     def __init__(self, experience: Experience, nodes: int, *, chain: bool) -> None:
         super().__init__(experience)
         self.name = f"{'fixed' if chain else 'tree'}:{nodes}"

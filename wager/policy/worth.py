@@ -22,7 +22,9 @@ from wager.policy.reach import best_draft
 
 _LOOKED_AT = 4  # rows for which a draft is made only to see whether it is worth it again, but for a trial
 _BEGIN = 0.05  # by how much (log) a crowd must become faster to begin drafting, which has its price,
-_GO_ON = 0.02  # and to go on: what it gains is not known to a hair, and some of its rows wait for the others;
+_GO_ON = (
+    0.02  # and a large one to go on: some of its rows wait for the others, and there is little to be had;
+)
 _LARGE = 16  # rows beyond which both grow with them
 
 
@@ -185,7 +187,8 @@ class Worth:
         )
         least = 0.0
         if num_rows >= MANY:
-            share = _GO_ON if drafter in self.drafting else _BEGIN
+            goes_on = drafter in self.drafting
+            share = _BEGIN if not goes_on else _GO_ON if num_rows > _LARGE else 0.0
             least = num_rows * share * max(1.0, num_rows / _LARGE)
         return _Weighed(best.depth, ordered[: best.num_rows], best.net - least)
 

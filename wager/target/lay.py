@@ -47,11 +47,11 @@ def lay_pass(rows: Sequence[RunRow], tables: PassTables, page_size: int, *, is_s
         line = _lay_one(rows[0], starts[1], tables.host, page_size, is_seen)
         return Laid(starts, [line], line.context_len, has_moved)
     longest = max([row.context_len for row in rows])
-    return Laid(starts, _lay_several(rows, starts, tables, page_size), longest, has_moved)
+    return Laid(starts, _lay_several(rows, starts, tables, page_size, is_seen), longest, has_moved)
 
 
 def _lay_several(
-    rows: Sequence[RunRow], starts: Sequence[int], tables: PassTables, page_size: int
+    rows: Sequence[RunRow], starts: Sequence[int], tables: PassTables, page_size: int, is_seen: bool
 ) -> npt.NDArray[np.int64]:
     """Returns the lines of the row table."""
     num_rows, num_tokens, host = len(rows), starts[-1], tables.host
@@ -65,7 +65,7 @@ def _lay_several(
         host.slots[:num_rows] = tables.slots_at(lines[:, 4], lines[:, 3], page_size)
         return lines
     lines[:, 1] = np.diff(starts)
-    lines[:, 2] = _lay_tokens(rows, starts, tables)
+    lines[:, 2] = (_lay_tokens if is_seen else _lay_unseen)(rows, starts, tables)
     row = np.repeat(lines[:, 4], lines[:, 1])
     own = lines[row]
     host.positions[:num_tokens] += own[:, 3]
@@ -132,6 +132,24 @@ def _lay_tokens(rows: Sequence[RunRow], starts: Sequence[int], tables: PassTable
     host.token_ids[:num_tokens], host.positions[:num_tokens] = tokens, behind
     if branching:
         _lay_masks(rows, starts, branching, host.masks[:num_tokens])
+    return causal
+
+
+def _lay_unseen(rows: Sequence[RunRow], starts: Sequence[int], tables: PassTables) -> list[int]:
+    """The same where nodes are laid on the device: pending tokens alone, which see no node."""
+    tokens: list[int] = []
+    behind: list[int] = []
+    causal: list[int] = []
+    for index, (pending, tree, _, _, _) in enumerate(rows):
+        count, nodes = len(pending), [0] * tree.num_nodes
+        tokens += pending
+        tokens += nodes
+        behind += range(count)
+        behind += nodes
+        causal.append(starts[index + 1] - starts[index] if tree.is_chain else count)
+    host, num_tokens = tables.host, starts[-1]
+    host.token_ids[:num_tokens], host.positions[:num_tokens] = tokens, behind
+    host.masks[:num_tokens] = 0
     return causal
 
 
