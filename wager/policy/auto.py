@@ -150,15 +150,15 @@ class Auto:
         if not by_drafter or not self._stake.bears_all(step, begins_ms):
             return offers
         weigh = self._worth.weigh_crowd if many else self._worth.weigh
-        step.drafts_ms = self._overrun.of(len(rows))
+        made = dict[Offer, int]()
         for drafter, depth, chosen in weigh(step, rows, by_drafter):
             for i in chosen:
                 step.depths[drafter] = depth
                 offers[i] = Offer(drafter, depth)
             if chosen:
-                step.drafts_ms += self.experience.costs.draft_ms(
-                    drafter, len(chosen), longest_context([rows[i] for i in chosen]), depth
-                )
+                made[Offer(drafter, depth)] = len(chosen)
+        step.drafts_ms = self._overrun.of(len(rows))
+        step.drafts_ms += self.experience.costs.drafts_ms(made, longest_context(rows))
         return offers
 
     def _begin(self, rows: Sequence[Row]) -> Step:

@@ -189,12 +189,25 @@ class CostModel:
         return self._draft_share * self.plain_ms(rows, context_len)
 
     def drafts_ms(self, rows_by_offer: Mapping[Offer, int], context_len: int) -> float:
-        """Time of all draft passes of a step, by what was asked and for how many rows."""
-        return sum(
+        """Time of all draft passes of a step, by what was asked and for how many rows.
+
+        Of several drafters what they were seen to take together, and until then each its own: what the host
+        does for one of them it need not do for the other.
+        """
+        each = [
             self.draft_ms(offer.drafter, num, context_len, offer.depth)
             for offer, num in rows_by_offer.items()
             if offer.drafter is not None
-        )
+        ]
+        if len(each) < 2:
+            return sum(each)
+        together = self._drafts.get(_together(rows_by_offer))
+        return sum(each) if together is None else min(max(together.value_ms, *each), sum(each))
+
+    def observe_drafts(self, rows_by_offer: Mapping[Offer, int], time_ms: float) -> None:
+        """Draft passes of several drafters took that long together."""
+        name, _, octave = _together(rows_by_offer)
+        self.observe_draft(name, 1 << octave, time_ms)
 
     def _near_draft_ms(self, drafter: str, depth: int, octave: int) -> float | None:
         """Of the same depth, between those of fewer and of more rows; for a whole draft any depth will do."""
@@ -234,6 +247,12 @@ class CostModel:
             return CostTable(self._prior)
         nearest = self._tables[min(known, key=lambda k: (abs(k[0] - key[0]), abs(k[1] - key[1])))]
         return CostTable(nearest.table(), largest=nearest.largest)
+
+
+def _together(rows_by_offer: Mapping[Offer, int]) -> _DraftKey:
+    """Under which the drafts of several drafters in one step are known."""
+    names = {offer.drafter for offer in rows_by_offer if offer.drafter is not None}
+    return "+".join(sorted(names)), 0, crowd_of(sum(rows_by_offer.values()))
 
 
 def _by_octave(key: _DraftKey) -> int:

@@ -76,6 +76,8 @@ class Experience:
             # In a crowd a drafter that did not run before reads in what it has missed: no draft's own time.
             if drafter in self._drafters or len(outcome.rows) < MANY:
                 self.costs.observe_draft(drafter, num_rows, outcome.draft_ms, depth)
+        elif drafting and {offer.drafter for offer in drafting} <= self._drafters:
+            self.costs.observe_drafts(drafting, outcome.draft_ms)
         self._drafters = {offer.drafter for offer in drafting}
         for item in outcome.evidence:
             stood = leading_hits(item.ranks.tolist())
@@ -87,10 +89,10 @@ class Experience:
     def _is_divided(self, outcome: StepOutcome, context_len: int, drafting: dict[Offer, int]) -> bool:
         """Whether a step's times are those of its pass and its drafts.
 
-        Of a crowd that drafts on a device they are not, and the difference is large: the pass runs while the
-        host sees to rows one by one, in whatever stage that is.
+        Of several rows that draft on a device they are not, and of many the difference is large: the pass
+        runs while the host sees to them one by one, in whatever stage that is.
         """
-        if not drafting or not outcome.overlaps or len(outcome.rows) < MANY:
+        if not drafting or not outcome.overlaps or len(outcome.rows) == 1:
             return True
         return outcome.num_tokens > self.costs.largest_seen(len(outcome.rows), context_len)
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from wager.policy.auto_step import Step
-from wager.policy.base import MANY, Row
+from wager.policy.base import MANY, Offer, Row
 from wager.policy.experience import Experience, longest_context
 from wager.policy.gain import TRIED, SteadyMean
 from wager.policy.known import Known
@@ -26,6 +26,9 @@ _GO_ON = (
     0.02  # and a large one to go on: some of its rows wait for the others, and there is little to be had;
 )
 _LARGE = 16  # rows beyond which both grow with them
+
+
+_NOBODY: Mapping[Offer, int] = {}
 
 
 class Chosen(NamedTuple):
@@ -94,17 +97,15 @@ class Worth:
             name: {i: self._known.gain(rows[i], name, len(rows)) for i in places}
             for name, places in by_drafter.items()
         }
-        found, spent_ms = list[Chosen](), 0.0
+        found, ran = list[Chosen](), dict[Offer, int]()
         while known:
-            weighed = {name: self._best(step, name, rows, gains, spent_ms) for name, gains in known.items()}
+            weighed = {name: self._best(step, name, rows, gains, ran) for name, gains in known.items()}
             name = next(iter(weighed)) if len(weighed) == 1 else _best_of(weighed)
             best, gains = weighed[name], known.pop(name)
             chosen = best.places if best.net > 0.0 else []
             step.num_worthy += len(chosen)
-            if chosen and known:  # whoever comes next finds a step that takes so much longer already
-                spent_ms += self._experience.costs.draft_ms(
-                    name, len(chosen), longest_context([rows[i] for i in chosen]), best.depth
-                )
+            if chosen:  # whoever comes next finds a step that takes so much longer already
+                ran[Offer(name, best.depth)] = len(chosen)
             others = {i: gains[i] for i in gains if i not in chosen} if len(chosen) < len(gains) else {}
             if others:
                 chosen = chosen + self._looks(step, name, rows, others, _LOOKED_AT)
@@ -172,18 +173,18 @@ class Worth:
         drafter: str,
         rows: Sequence[Row],
         gains: Mapping[int, SteadyMean],
-        spent_ms: float = 0.0,
+        ran: Mapping[Offer, int] = _NOBODY,
     ) -> _Weighed:
         """The best depth, the rows to whom it is worth most, and by how much beyond what it must be.
 
-        spent_ms: what the step takes longer already for the drafts of others.
+        ran: other drafts that the step has already.
         """
         num_rows = len(rows)
         ordered = sorted(gains, key=lambda i: -gains[i].value) if len(gains) > 1 else list(gains)
         best = best_draft(
             [self._known.reach(rows[i], drafter) for i in ordered],
             [_counted(max(0.0, gains[i].value), num_rows) for i in ordered],
-            self._price(step, drafter, num_rows, longest_context([rows[i] for i in gains]), spent_ms),
+            self._price(step, drafter, num_rows, longest_context([rows[i] for i in gains]), ran),
         )
         least = 0.0
         if num_rows >= MANY:
@@ -200,16 +201,21 @@ class Worth:
         return any([probe.due() for probe in probes.values()])  # noqa: C419 (each one counts this step)
 
     def _price(
-        self, step: Step, drafter: str, num_rows: int, context_len: int, spent_ms: float = 0.0
+        self, step: Step, drafter: str, num_rows: int, context_len: int, ran: Mapping[Offer, int] = _NOBODY
     ) -> Callable[[int, int], float]:
-        """By depth and rows drafted for, what a draft's time is worth in tokens, counted as gains are."""
+        """By depth and rows drafted for, what a draft's time is worth, counted as gains are.
+
+        Of one row in tokens, at the rate that it has in the long run. Of several by how much longer the step
+        takes for all of them than a plain one, or one with those drafts that it has already.
+        """
         costs, more_ms = self._experience.costs, self._overrun.of(num_rows)
-        speed = step.rate / num_rows
-        before = _counted(speed * spent_ms, num_rows)
+        if num_rows == 1:
+            return lambda depth, num: step.rate * (costs.draft_ms(drafter, num, context_len, depth) + more_ms)
+        before_ms = step.base_ms + costs.drafts_ms(ran, context_len)
 
         def price(depth: int, num: int) -> float:
-            time_ms = costs.draft_ms(drafter, num, context_len, depth) + more_ms
-            return num_rows * (_counted(speed * (spent_ms + time_ms), num_rows) - before)
+            drafts_ms = costs.drafts_ms({**ran, Offer(drafter, depth): num}, context_len)
+            return num_rows * math.log((step.base_ms + drafts_ms + more_ms) / before_ms)
 
         return price
 
