@@ -95,7 +95,9 @@ class Probe:
         looks = self.looks if not many else TRIAL if tries and num_rows <= TRIED else 1
         if self._taken < looks and (many or not won):
             return  # the next one is due at once
-        dear = math.ceil(max(0.0, self._price) / _LOOKING * max(1.0, num_rows / _LARGE) ** 3)
+        # Of few rows the last tells: the first has paid for what the drafter missed, and may have been late.
+        price = max(0.0, self._price) if many else self._taken * price
+        dear = math.ceil(price / _LOOKING * max(1.0, num_rows / _LARGE) ** 3)
         self._begin_waiting()
         longest, least = max(self.longest, dear), dear if many else dear // _DEAR
         if won and many:
