@@ -18,7 +18,7 @@ text = "The quick brown fox jumps over the lazy dog, and the river runs past the
 filters = [{}, {"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.1}, {"top_k": 5, "top_p": 0.9, "min_p": 0.1}]
 for policy in ("auto", "tree:8", "fixed:6"):
     llm.engine.controller.set_policy(policy)
-    for rows in (1, 2, 17):
+    for rows in (1, 2, 12, 17):
         llm.generate([text[at:] for at in range(rows)], SamplingParams(max_tokens=24, ignore_eos=True))
     llm.generate([text[at:] * 7 for at in range(8)], SamplingParams(max_tokens=8))  # more than any bucket
     for own in filters:

@@ -164,8 +164,9 @@ class GraphRunner(TargetRunner):
                 self._large, num, self._cut(self._sizes.beyond), self._logits.new_empty((num, width))
             )
         move_slots(self.pool.store, self._moves.device, 1)  # a slot to its own place
-        for kept in KEPT_SIZES:
-            self.commit_behind(torch.full((3, 1, kept), -1, dtype=torch.int64, device=self.device))
+        for kept in KEPT_SIZES:  # of rows whose lines are apart as those of a draft's places are
+            places = torch.full((3, 16, kept), -1, dtype=torch.int64, device=self.device)
+            self.commit_behind(places[:, :1])
 
     def warm_unseen(self, top: Tensor, num_depths: int) -> None:
         with self._inference:
