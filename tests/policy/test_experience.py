@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.policy.situations import DRAFT_MS, FLAT, known_costs, share, step
-from wager.policy import Controller, CostModel, Evidence, Experience, Row, StepOutcome
+from wager.policy import Controller, CostModel, Evidence, Experience, Offer, Row, StepOutcome
 from wager.policy.experience import leading_hits, longest_context
 
 
@@ -84,6 +84,46 @@ def test_a_dear_step_is_no_stall() -> None:
     experience.learn(step(share(4, accepted=0), verify_ms=12.0, draft_ms=DRAFT_MS))
     assert experience.stalled_ms == 0.0
     assert experience.ledger.total.balance_ms == pytest.approx(5.0 - 12.5, abs=0.1)
+
+
+TWO_ROWS = {2: 5.0, 4: 5.2, 8: 5.6, 16: 6.4}
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+def test_of_several_rows_on_a_device_all_but_the_pass_is_the_drafts(overlaps: bool) -> None:
+    """The host spent three of nine milliseconds while the pass ran: where, says nothing of either."""
+    experience = known_costs(TWO_ROWS, rows=2)
+    rows = [share(7, accepted=2, row=Row(name)) for name in "ab"]
+    for _ in range(40):
+        told = experience.learn(step(*rows, verify_ms=3.4, draft_ms=5.6)._replace(overlaps=overlaps))
+    assert told.verify_ms + told.draft_ms == pytest.approx(9.0)
+    pass_ms = float(experience.costs.curve(2, 0)[16])
+    assert (pass_ms == pytest.approx(6.4, rel=0.02)) is overlaps, "elsewhere it is what was measured"
+    assert experience.costs.draft_ms("draft", 2, 0) == pytest.approx(2.6 if overlaps else 5.6, rel=0.05)
+
+
+def test_on_a_device_too_a_larger_pass_than_any_is_taken_at_its_word() -> None:
+    experience = known_costs({2: 5.0, 4: 5.2}, rows=2)
+    rows = [share(7, accepted=2, row=Row(name)) for name in "ab"]
+    experience.learn(step(*rows, verify_ms=8.0, draft_ms=1.0)._replace(overlaps=True))
+    assert experience.costs.largest_seen(2, 0) == 16
+
+
+def test_drafters_that_run_together_are_timed_together() -> None:
+    experience = known_costs(TWO_ROWS, rows=2)
+    for drafter in ("block", "copy"):
+        for _ in range(20):
+            experience.costs.observe_draft(drafter, 1, 2.0)
+    both = {Offer("block"): 1, Offer("copy"): 1}
+    assert experience.costs.drafts_ms(both, 0) == pytest.approx(4.0), "until they were seen to"
+    rows = [share(7, row=Row(name), drafter=name) for name in ("block", "copy")]
+    for _ in range(20):
+        experience.learn(step(*rows, verify_ms=6.4, draft_ms=2.5))
+    assert experience.costs.drafts_ms(both, 0) == pytest.approx(2.5, rel=0.05)
+    assert experience.costs.draft_ms("block", 1, 0) == pytest.approx(2.0), "and nothing of either alone"
+    for _ in range(60):
+        experience.learn(step(*rows, verify_ms=6.4, draft_ms=1.0))
+    assert experience.costs.drafts_ms(both, 0) == pytest.approx(2.0), "not less than either"
 
 
 def test_a_step_is_judged_by_what_was_known_before_it() -> None:

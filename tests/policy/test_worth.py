@@ -172,6 +172,16 @@ def test_a_draft_is_cheaper_in_a_step_that_takes_longer_anyway(copying: float, d
     assert {offer.drafter for offer in policy.offer(few) if offer.drafter} == drafters
 
 
+def test_those_who_are_quick_do_not_make_time_dear_for_the_others() -> None:
+    """Two of four copy a dozen tokens a step; a draft for the other two takes a third longer, and pays."""
+    few = [Row(i, drafters=("copy",) if i < 2 else ("block",)) for i in range(4)]
+    policy = both_policy(few, 12.0, 0.9)
+    for _ in range(200):
+        policy._known.enter({row.request_id: 13 if row.request_id in (0, 1) else 1 for row in few}, 1.6)
+    assert policy._known.pace(few) > 12.0
+    assert {offer.drafter for offer in policy.offer(few)} == {"copy", "block"}
+
+
 CROWD_OF_BOTH = [Row(i, drafters=("copy", "block") if i < 8 else ("block",)) for i in range(16)]
 
 
