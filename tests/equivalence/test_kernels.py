@@ -78,13 +78,17 @@ class Mixed(Fixed):
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_rows_change_from_drafter_to_drafter(world: World, on_kernels: None, temperature: float) -> None:
+    """One is aborted with its next draft under way, one comes late."""
     engine, plain = engine_of(world, "fixed:4"), engine_of(world, "ar", kernels="off")
     engine.controller.policy, engine.drafters["lookup"] = Mixed(), LookupDrafter(min_match=1)
     asked = [replace(job, params=replace(job.params, max_tokens=24)) for job in jobs(temperature)]
-    run = drive(engine, {0: list(enumerate(asked))}, {})
+    late, gone = Job(asked[0].prompt[::-1], asked[0].params), Job(asked[1].prompt[::-1], asked[1].params)
+    run = drive(engine, {0: [*enumerate(asked), ("gone", gone)], 7: [("late", late)]}, {5: ["gone"]})
     used = [set(report.drafters) for report in run.reports]
     assert any({"block", "lookup"} <= names for names in used)
-    assert [run.tokens(index) for index in range(len(asked))] == alone(plain, asked)
+    found = [run.tokens(index) for index in (*range(len(asked)), "late")]
+    assert found == alone(plain, [*asked, late])
+    assert run.tokens("gone") == alone(plain, [gone])[0][: len(run.tokens("gone"))]
     assert is_clean(engine)
 
 
