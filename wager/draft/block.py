@@ -21,6 +21,7 @@ from torch import Tensor
 
 from wager.draft.base import DraftRow, KeptTokens, PoolShape, Proposal, TargetFace, Unseen, Verified
 from wager.draft.context import FeatureContext
+from wager.draft.intake import Portion, pieces_of
 from wager.draft.scores import HostTop, Span, best, noised, to_host
 from wager.errors import ConfigError
 from wager.kvcache.pool import KVPool, PageIds, slot_ids
@@ -56,25 +57,6 @@ class BlockOptions:
     max_waiting: int = 32
     kernels: str = "auto"
     """How passes run on a CUDA device: as the config field of that name says."""
-
-
-class Portion(NamedTuple):
-    """Waiting features of one request to be ingested: those before position `stop`."""
-
-    context: FeatureContext
-    pages: PageIds
-    stop: int
-
-
-class Piece(NamedTuple):
-    """Features that lie side by side, of tokens whose positions and slots are consecutive as well."""
-
-    features: Tensor
-    position: int
-    slot: int
-    first: int
-    """Their first line in `features`."""
-    num_tokens: int
 
 
 class Job(NamedTuple):
@@ -306,7 +288,7 @@ class BlockDrafter:
         if not portions:
             return
         if self.device is not None:
-            self.device.ingest(self._pieces(portions))
+            self.device.ingest(pieces_of(portions, self.pool.spec.page_size))
             for context, _, stop in portions:
                 context.advance(stop)
             return
@@ -320,19 +302,6 @@ class BlockDrafter:
             self.net.ingest(features, *self._places(portions), self.pool)
         for context, _, stop in portions:
             context.advance(stop)
-
-    def _pieces(self, portions: Sequence[Portion]) -> list[Piece]:
-        """The features of all portions, cut where a page ends."""
-        size, pieces = self.pool.spec.page_size, []
-        for context, pages, stop in portions:
-            position = context.watermark
-            for features, first, count in context.lines_before(stop):
-                while count:
-                    page, offset = divmod(position, size)
-                    now = min(count, size - offset)
-                    pieces.append(Piece(features, position, pages[page] * size + offset, first, now))
-                    position, first, count = position + now, first + now, count - now
-        return pieces
 
     def _places(self, portions: Sequence[Portion]) -> tuple[Tensor, Tensor]:
         """Positions and slots of the tokens of all portions."""

@@ -9,8 +9,7 @@ cheaper. Made by `block.py`; does not know which guesses are used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,8 @@ import torch
 from torch import Tensor
 
 from wager.draft.base import TargetFace, Verified
-from wager.draft.block import DeviceJob, Piece
+from wager.draft.block import DeviceJob
+from wager.draft.intake import Piece, gather, laid_out, portions_of
 from wager.draft.scores import HostTop
 from wager.kvcache.pool import KVPool
 from wager.nn.kernels.advance import HEADER, KEPT_SIZES, MAX_KEPT, MAX_NODES, Block, Header, Walk, advance
@@ -135,15 +135,15 @@ class BlockDevice:
         """Features of tokens to their slots, as many at once as a graph takes."""
         # Those of one tensor side by side: they are gathered in one go.
         ordered = sorted(pieces, key=lambda piece: id(piece.features))
-        for portion in _portions(ordered, INGEST_BUCKETS[-1]):
-            laid = _laid(portion)
+        for portion in portions_of(ordered, INGEST_BUCKETS[-1]):
+            laid = laid_out(portion)
             count = laid.shape[1]
             self._places.wait()
             host = self._places.host
             host[:, :count] = laid
             host[1, count:] = -1
             self._places.push()
-            _gather(portion, self._places.device[2], self._features)
+            gather(portion, self._places.device[2], self._features)
             size = next(bucket for bucket in INGEST_BUCKETS if bucket >= count)
             self._captured.run(("ingest", size), self._ingest_pass(size))
 
@@ -307,48 +307,6 @@ def _room_for_waiting(device: torch.device) -> int:
     if device.type != "cuda":
         return WAITING_BYTES
     return int(WAITING_SHARE * torch.cuda.get_device_properties(device).total_memory)
-
-
-def _laid(pieces: Sequence[Piece]) -> npt.NDArray[np.int64]:
-    """[3, tokens]: position, slot and line of every token."""
-    _, *numbers = zip(*pieces, strict=True)
-    firsts = np.array(numbers, np.int64)
-    counts = firsts[3]
-    begins = firsts[:3] - (np.cumsum(counts) - counts)
-    which = np.repeat(np.arange(len(pieces)), counts)
-    laid: npt.NDArray[np.int64] = begins[:, which] + np.arange(len(which))
-    return laid
-
-
-def _portions(pieces: Iterable[Piece], most: int) -> Iterator[list[Piece]]:
-    """The same tokens in their order, at most so many at a time."""
-    portion: list[Piece] = []
-    room = most
-    for features, position, slot, first, num_tokens in pieces:
-        done = 0
-        while done < num_tokens:
-            num = min(room, num_tokens - done)
-            portion.append(Piece(features, position + done, slot + done, first + done, num))
-            done, room = done + num, room - num
-            if not room:
-                yield portion
-                portion, room = [], most
-    if portion:
-        yield portion
-
-
-def _gather(pieces: Iterable[Piece], lines: Tensor, out: Tensor) -> None:
-    """Lines of the pieces' tensors, one tensor after the other, to the first lines of `out`."""
-    start = 0
-    for _, own in groupby(pieces, key=lambda piece: id(piece.features)):
-        same = list(own)
-        stop = start + sum([piece.num_tokens for piece in same])
-        features = same[0].features
-        if features.dtype == out.dtype:
-            torch.index_select(features, 0, lines[start:stop], out=out[start:stop])
-        else:
-            out[start:stop].copy_(features.index_select(0, lines[start:stop]))
-        start = stop
 
 
 def _ones(block_size: int, words: int) -> npt.NDArray[np.int64]:

@@ -1,14 +1,10 @@
-"""How a device drafter's contexts are cut into what its graphs take."""
+"""How contexts are cut into what a device's graphs take."""
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("triton")
-
-from wager.draft.block import Piece
-from wager.draft.block_device import _portions
+from wager.draft.intake import Piece, portions_of
 
 TENSORS = [torch.zeros(1) for _ in range(3)]
 
@@ -18,7 +14,7 @@ def test_portions_are_full_and_keep_every_token(sizes: list[tuple[int, int]], mo
     pieces = [
         Piece(TENSORS[which], 100 * i, 1000 * i, 10_000 * i, count) for i, (which, count) in enumerate(sizes)
     ]
-    portions = list(_portions(pieces, most))
+    portions = list(portions_of(pieces, most))
     counts = [sum(piece.num_tokens for piece in portion) for portion in portions]
     assert all(count == most for count in counts[:-1]) and all(0 < count <= most for count in counts)
     assert _tokens([piece for portion in portions for piece in portion]) == _tokens(pieces)
