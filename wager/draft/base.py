@@ -149,6 +149,13 @@ class Drafter(Protocol):
         """Cheap: whether `draft` would propose anything for this row now. Called before every bet."""
         ...
 
+    def grade(self, row: DraftRow) -> str:
+        """What kind of draft this row would get, where some are worth more; "" where all are alike.
+
+        What drafts are worth is learned for each grade apart. Precondition: `can_draft`.
+        """
+        ...
+
     def draft(self, rows: Sequence[DraftRow], noise: NoiseSource) -> list[Proposal | None]:
         """Guesses for every row, in order; None where it has none. Rows share a pass where there is one."""
         ...
@@ -207,6 +214,10 @@ class Drafter(Protocol):
 
 class HostDrafter:
     """What a drafter need not do whose guesses are the host's: begin early, or keep what the target saw."""
+
+    def grade(self, row: DraftRow) -> str:
+        """All alike."""
+        return ""
 
     def start(self, rows: Sequence[DraftRow]) -> None:
         """Nothing is begun before it is asked for."""

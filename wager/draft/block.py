@@ -111,6 +111,9 @@ class BlockDrafter:
             return False
         return (context.num_known if context else 0) == len(row.tokens) - pending
 
+    def grade(self, row: DraftRow) -> str:
+        return ""
+
     @torch.inference_mode()
     def draft(self, rows: Sequence[DraftRow], noise: NoiseSource) -> list[Proposal | None]:
         """First what waits for these rows, in one call; then one pass over all blocks."""

@@ -38,6 +38,10 @@ class LookupDrafter(HostDrafter):
     def can_draft(self, row: DraftRow) -> bool:
         return self._index(row).has_stood(row.tokens)
 
+    def grade(self, row: DraftRow) -> str:
+        """Short tails stand anywhere; where a long one did, what followed there mostly follows here."""
+        return _LONG if self._index(row).has_long(row.tokens) else ""
+
     def draft(self, rows: Sequence[DraftRow], noise: NoiseSource) -> list[Proposal | None]:
         return [self._propose(row) for row in rows]
 
@@ -108,6 +112,18 @@ class SuffixIndex:
             self._asked, self._ends = asked, self._search()
         return len(self._ends) > 0
 
+    def has_long(self, tokens: Sequence[int]) -> bool:
+        """Whether a tail of `_LONG_MATCH` tokens stood at one of the places of the shortest one."""
+        if not self.has_stood(tokens) or self._num_known <= _LONG_MATCH:
+            return False
+        assert self._ends is not None
+        known, ends = self._tokens[: self._num_known], self._ends[self._ends >= _LONG_MATCH - 1]
+        for back in range(self._min_match, _LONG_MATCH):
+            ends = ends[known[ends - back] == known[-1 - back]]
+            if not len(ends):
+                return False
+        return len(ends) > 0
+
     def find(self, tokens: Sequence[int]) -> int | None:
         """The position to copy from, behind where the longest tail stood the last time; or None."""
         if not self.has_stood(tokens):
@@ -145,6 +161,8 @@ class SuffixIndex:
 
 
 _NOWHERE = np.empty(0, np.int64)
+_LONG_MATCH = 6
+_LONG = "/long"
 
 
 def copy_on(tokens: Sequence[int], source: int, count: int) -> list[int]:

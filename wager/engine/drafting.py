@@ -37,19 +37,20 @@ class Drafting:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def able(self, planned: Planned) -> tuple[str, ...]:
-        """Drafters that can propose for this row now."""
+    def able(self, planned: Planned) -> dict[str, str]:
+        """Drafters that can propose for this row now, and the grades of what they would."""
         sequence = planned.sequence
         if sequence.drafting_failed or not self._engine.drafters:
-            return ()
-        asked = draft_row(sequence, planned.num_tokens)
+            return {}
+        asked, able = draft_row(sequence, planned.num_tokens), dict[str, str]()
         try:
-            return tuple(
-                [name for name, drafter in self._engine.drafters.items() if drafter.can_draft(asked)]
-            )
+            for name, drafter in self._engine.drafters.items():
+                if drafter.can_draft(asked):
+                    able[name] = drafter.grade(asked)
         except Exception as error:
             self.lose([sequence], error)
-            return ()
+            return {}
+        return able
 
     def propose(self, rows: Many[StepRow]) -> list[Proposal | None]:
         """What each row's drafter guesses. One that fails costs its rows their bets, no more."""
@@ -88,7 +89,8 @@ class Drafting:
         """Keep a draft until the tokens that come show what it was worth."""
         row.proposal = proposal
         if proposal is not None and row.offer.drafter is not None:
-            self._engine.hindsight.add(row.sequence.request_id, row.offer.drafter, row.view.phase, proposal)
+            phase = row.view.phase_of(row.offer.drafter)
+            self._engine.hindsight.add(row.sequence.request_id, row.offer.drafter, phase, proposal)
 
     def keep(self, rows: Many[StepRow], result: RunResult, kept: Many[Many[int]]) -> None:
         """Tell the drafters what now stands in the target's cache."""

@@ -222,7 +222,7 @@ class Engine:
         whole = planned.is_whole
         max_depth = sequence.max_depth if whole else 0
         asks = not resting if sequence.nodes is None else sequence.nodes > 0
-        able = self.drafting.able(planned) if asks and max_depth > 0 else ()
+        able = self.drafting.able(planned) if asks and max_depth > 0 else {}
         view = Row(
             sequence.request_id,
             sequence.num_cached,
@@ -231,7 +231,8 @@ class Engine:
             max_nodes=min(self.scheduler.room(planned, num_rows), self.runner.max_nodes) if able else 0,
             max_depth=max_depth,
             target_p1=1.0 if sequence.target_p1 is None else sequence.target_p1,
-            drafters=able,
+            drafters=tuple(able),
+            grades=tuple(able.values()) if any(able.values()) else (),
             emits=whole,
             nodes=sequence.nodes or 0,
         )

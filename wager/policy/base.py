@@ -37,10 +37,18 @@ class Row(NamedTuple):
     """The target's probability of its own last token; None where nobody measured it."""
     drafters: tuple[str, ...] = ("draft",)
     """Drafters that can propose for this row now."""
+    grades: tuple[str, ...] = ()
+    """Of each drafter what its draft would be like, as far as that is known beforehand; (): of none."""
     emits: bool = True
     """False for a prompt chunk that is not the last: it takes part in the pass and yields no token."""
     nodes: int = 0
     """Guesses that the request itself asked for; 0: the policy decides."""
+
+    def phase_of(self, drafter: str) -> str:
+        """The phase of its text and the grade of such a draft: what drafts are worth is learned by both."""
+        if not self.grades or drafter not in self.drafters:
+            return self.phase
+        return self.phase + self.grades[self.drafters.index(drafter)]
 
 
 class Offer(NamedTuple):

@@ -42,7 +42,7 @@ class Foresight:
         return None if curve is None else np.minimum(curve, draft.num_depths)
 
     def _curve(self, row: Row, draft: Draft) -> FloatArray | None:
-        key = draft.drafter, row.phase
+        key = draft.drafter, row.phase_of(draft.drafter)
         return self._own.get(row.request_id, {}).get(key, self._all.get(key))
 
     def learn(self, rows: Sequence[Row], drafts: Sequence[Draft | None], forest: Forest) -> None:
@@ -54,7 +54,8 @@ class Foresight:
             if not len(worth):
                 continue
             worth = np.pad(worth, (0, MOST - len(worth)), mode="edge")
-            key, before = (draft.drafter, row.phase), self._curve(row, draft)
+            key = (draft.drafter, row.phase_of(draft.drafter))
+            before = self._curve(row, draft)
             own = self._own.setdefault(row.request_id, {})
             own[key] = worth if before is None else before + _OWN_RATE * (worth - before)
             among = self._all.get(key, worth)
@@ -78,7 +79,7 @@ def blind_bet(
             curves.append(np.empty(0))
             weights.append(None)
             continue
-        calibrator = known.line(draft.drafter, row.phase).calibrator
+        calibrator = known.line(draft.drafter, row.phase_of(draft.drafter)).calibrator
         curve = foresight.expected(row, draft)
         if curve is None or not calibrator.keeps_order:
             return None, 0.0

@@ -112,8 +112,9 @@ class Known:
         Until it has seen a draft itself it goes by what they are worth to all, better or worse by as much as
         it fared in other crowds.
         """
-        crowd, line = crowd_of(num_rows), self.line(drafter, row.phase)
-        gains = self._of(row.request_id).gains.setdefault((drafter, row.phase), {})
+        crowd, phase = crowd_of(num_rows), row.phase_of(drafter)
+        line = self.line(drafter, phase)
+        gains = self._of(row.request_id).gains.setdefault((drafter, phase), {})
         gain = gains.get(crowd)
         if gain is None or gain.is_copy:
             gain = line.gain(crowd).copy()
@@ -126,10 +127,10 @@ class Known:
 
     def reach(self, row: Row, drafter: str) -> Reach:
         """The same of what shorter drafts keep."""
-        reaches, key = self._of(row.request_id).reaches, (drafter, row.phase)
+        reaches, key = self._of(row.request_id).reaches, (drafter, row.phase_of(drafter))
         reach = reaches.get(key)
         if reach is None:
-            reach = reaches[key] = self.line(drafter, row.phase).reach.copy()
+            reach = reaches[key] = self.line(*key).reach.copy()
         return reach
 
     def survival(self, row: Row) -> Survival:

@@ -80,7 +80,7 @@ class Lessons:
         full = max(draft.num_depths for _, draft in taught)
         found = {depth: worth(depth) for depth in (full, *options(full))}
         for row, draft in taught:
-            self._known.line(draft.drafter, row.phase).reach.learn(full, found)
+            self._known.line(draft.drafter, row.phase_of(draft.drafter)).reach.learn(full, found)
             self._known.reach(row, draft.drafter).learn(full, found)
 
     def _learn_rate(self, outcome: StepOutcome, costs: FloatArray) -> None:
@@ -135,7 +135,8 @@ class Lessons:
         for i, share in enumerate(outcome.rows):
             if share.offer.drafter is None or i not in expected:
                 continue
-            line = self._known.line(share.offer.drafter, share.row.phase)
+            phase = share.row.phase_of(share.offer.drafter)
+            line = self._known.line(share.offer.drafter, phase)
             gain = gained(share.accepted, price * share.num_nodes, len(outcome.rows))
             if has_word[i]:
                 gain = 0.5 * (expected[i] + gain)
@@ -144,12 +145,11 @@ class Lessons:
             own.add(gain)
             line.gain(crowd_of(len(outcome.rows))).add(gain)
             if i in step.probing:
-                looked.setdefault((share.offer, share.row.phase), []).append(gain)
+                looked.setdefault((share.offer, phase), []).append(gain)
         if step.num_worthy and len(outcome.rows) >= MANY and _gained_ms(outcome, step) > 0.0:
             ran = [share for i, share in enumerate(outcome.rows) if i not in step.probing]
-            for drafter, phase in {(share.offer.drafter, share.row.phase) for share in ran}:
-                if drafter is not None:
-                    self._known.line(drafter, phase).probe(len(outcome.rows)).paid()
+            for drafter, phase in {_key(share) for share in ran if share.offer.drafter is not None}:
+                self._known.line(drafter, phase).probe(len(outcome.rows)).paid()
         won = [self._end_look(outcome, step, offer, phase, gains) for (offer, phase), gains in looked.items()]
         if looked:
             self._waking_ms = 0.0
@@ -192,8 +192,14 @@ class Lessons:
                 continue
             share = outcome.rows[i]
             if share.num_nodes and share.offer.drafter is not None:
-                key = (share.offer.drafter, share.row.phase)
+                key = _key(share)
                 self._known.survival(share.row).observe(share.accepted, share.num_nodes, key)
+
+
+def _key(share: RowOutcome) -> tuple[str, str]:
+    """Under which a drafted row's drafts are known."""
+    assert share.offer.drafter is not None
+    return share.offer.drafter, share.row.phase_of(share.offer.drafter)
 
 
 def _drafters(outcome: StepOutcome) -> frozenset[str]:

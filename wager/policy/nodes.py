@@ -42,7 +42,7 @@ class Nodes:
         alone = len(rows) == 1
         if alone and drafts[0] is not None:
             row, draft = rows[0], drafts[0]
-            calibrator = self._known.line(draft.drafter, row.phase).calibrator
+            calibrator = self._known.line(draft.drafter, row.phase_of(draft.drafter)).calibrator
             is_free = row.max_depth >= draft.num_depths and not draft.spine_only
             if is_free and draft.logprobs is not None and calibrator.keeps_order:
                 return one_tree(calibrator.costs(draft.logprobs), places)
@@ -59,7 +59,7 @@ class Nodes:
     def _scores(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> FloatArray:
         """[rows, depths, ranks]: log-probabilities of all candidates, as they have turned out to be."""
         made = [(i, draft) for i, draft in enumerate(drafts) if draft is not None]
-        kinds = {(draft.drafter, rows[i].phase) for i, draft in made}
+        kinds = {(draft.drafter, rows[i].phase_of(draft.drafter)) for i, draft in made}
         logprobs = [draft.logprobs for _, draft in made if draft.logprobs is not None]
         same = len(kinds) == 1 and len(logprobs) == len(made) and len({one.shape for one in logprobs}) == 1
         if not same:
@@ -70,8 +70,8 @@ class Nodes:
         return scores
 
     def _increments(self, row: Row, draft: Draft) -> FloatArray:
+        key = (draft.drafter, row.phase_of(draft.drafter))
         if draft.logprobs is None:
-            key = (draft.drafter, row.phase)
             others = self._experience.survival.rates(draft.num_depths, key)
             return as_chain(self._known.survival(row).among(others, key))
-        return self._known.line(draft.drafter, row.phase).calibrator.log_acceptance(draft.logprobs)
+        return self._known.line(*key).calibrator.log_acceptance(draft.logprobs)

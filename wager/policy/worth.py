@@ -195,7 +195,7 @@ class Worth:
 
     def _is_due(self, step: Step, drafter: str, rows: Sequence[Row], places: Sequence[int]) -> bool:
         """Whether it is time to look at some of these rows, for whom it does not draft."""
-        phases = {rows[i].phase for i in places}
+        phases = {rows[i].phase_of(drafter) for i in places}
         probes = {phase: self._known.line(drafter, phase).probe(len(rows)) for phase in phases}
         step.probes += probes.values()
         return any([probe.due() for probe in probes.values()])  # noqa: C419 (each one counts this step)
@@ -221,7 +221,7 @@ class Worth:
 
     def _young(self, drafter: str, rows: Sequence[Row], places: Sequence[int]) -> dict[int, int]:
         """Rows whose answers have just begun, where a crowd is not known yet, and for how long to wait."""
-        known, phases = self._known, {rows[i].phase for i in places}
+        known, phases = self._known, {rows[i].phase_of(drafter) for i in places}
         if all(known.knows_crowd(drafter, phase, len(rows)) for phase in phases):
             return {}
         return {i: youth for i in places if (youth := known.youth(rows[i]))}
