@@ -50,6 +50,16 @@ def test_it_proposes_what_a_naive_search_finds(
             assert proposal.token_ids[:, 0].tolist() == want
 
 
+@given(TOKENS, st.integers(1, 3))
+@settings(deadline=None, max_examples=150)
+def test_a_copy_behind_a_long_tail_is_of_another_grade(tokens: list[int], shortest: int) -> None:
+    drafter, row = LookupDrafter(shortest, 5), DraftRow("a", tokens, 1, [])
+    tail = tokens[-6:]
+    before = [tokens[start : start + 6] for start in range(len(tokens) - 6)]
+    assert drafter.can_draft(row) or tail not in before
+    assert bool(drafter.grade(row)) == (len(tail) == 6 and tail in before)
+
+
 def test_no_match_no_proposal() -> None:
     drafter = LookupDrafter()
     assert ask(drafter, [1, 2, 3, 4, 5]) is None

@@ -182,6 +182,15 @@ def test_those_who_are_quick_do_not_make_time_dear_for_the_others() -> None:
     assert {offer.drafter for offer in policy.offer(few)} == {"copy", "block"}
 
 
+def test_what_drafts_of_one_grade_are_worth_says_little_of_another() -> None:
+    """Copies behind long tails have been worth a dozen tokens: one behind a short tail is none of them."""
+    policy = both_policy([Row("r", drafters=("copy", "block"), grades=("/long", ""))], 12.0, 0.9)
+    short = Row("r", drafters=("copy", "block"), grades=("", ""))
+    gained(policy, short, 0.1, 1, "copy")
+    assert policy.offer([Row("r", drafters=("copy", "block"), grades=("/long", ""))])[0].drafter == "copy"
+    assert policy.offer([short])[0].drafter == "block"
+
+
 CROWD_OF_BOTH = [Row(i, drafters=("copy", "block") if i < 8 else ("block",)) for i in range(16)]
 
 
