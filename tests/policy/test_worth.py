@@ -26,6 +26,18 @@ def crowd_policy(gains: list[float]) -> Auto:
     return policy
 
 
+def due_policy(num_rows: int, draft_ms: float) -> Auto:
+    """A policy whose crowd has seen no draft, thinks little of them, and is due for a look."""
+    policy = crowd_policy([0.0] * num_rows)
+    for row in range(num_rows):
+        policy._known.gain(Row(row), "draft", num_rows).is_copy = True
+    line = policy._known.line("draft", "")
+    line.gain(crowd_of(num_rows)).value, line.probe(num_rows).interval = 0.0, 1
+    for _ in range(200):
+        policy.experience.costs.observe_draft("draft", num_rows, draft_ms)
+    return policy
+
+
 def test_drafts_are_made_for_the_rows_that_they_are_worth_most_to() -> None:
     """Each further row makes the draft dearer: those who gain little are left out."""
     rows = [Row(i) for i in range(8)]
@@ -88,14 +100,7 @@ def test_few_rows_draft_from_their_first_step_on() -> None:
 
 @pytest.mark.parametrize(("draft_ms", "goes_on"), [(2.0, True), (30.0, False)])
 def test_a_crowd_tries_all_of_its_rows_for_some_steps(draft_ms: float, goes_on: bool) -> None:
-    policy = crowd_policy([0.0] * MANY)
-    for row in CROWD:
-        policy._known.gain(row, "draft", MANY).is_copy = True  # nobody has seen a draft
-    line = policy._known.line("draft", "")
-    line.gain(crowd_of(MANY)).value, line.probe(MANY).interval = 0.0, 1
-    for _ in range(200):
-        policy.experience.costs.observe_draft("draft", MANY, draft_ms)
-    draft = Draft("draft", 3, np.full((3, 1), -0.05))
+    policy, draft = due_policy(MANY, draft_ms), Draft("draft", 3, np.full((3, 1), -0.05))
     steps = 0
     while steps < 12 and all(offer.drafter for offer in policy.offer(CROWD)):
         steps += 1
@@ -108,14 +113,7 @@ def test_a_crowd_tries_all_of_its_rows_for_some_steps(draft_ms: float, goes_on: 
 @pytest.mark.parametrize(("draft_ms", "ends"), [(0.5, True), (3.0, True), (30.0, False)])
 def test_a_few_looks_speak_for_the_whole_crowd(draft_ms: float, ends: bool) -> None:
     """Four rows are looked at: what they gain would not pay for a draft of 3 ms, but what all would."""
-    policy = crowd_policy([0.0] * LARGE)
-    for row in LARGE_CROWD:
-        policy._known.gain(row, "draft", LARGE).is_copy = True  # nobody has seen a draft
-    line = policy._known.line("draft", "")
-    line.gain(crowd_of(LARGE)).value, line.probe(LARGE).interval = 0.0, 1
-    for _ in range(200):
-        policy.experience.costs.observe_draft("draft", LARGE, draft_ms)
-    draft = Draft("draft", 3, np.full((3, 1), -0.05))
+    policy, draft = due_policy(LARGE, draft_ms), Draft("draft", 3, np.full((3, 1), -0.05))
     looked = [i for i, offer in enumerate(policy.offer(LARGE_CROWD)) if offer.drafter]
     assert len(looked) == 4 and policy.rests(Coming(LARGE, LARGE, ahead=1))
     policy.arrange(LARGE_CROWD, [draft if i in looked else None for i in range(LARGE)])

@@ -9,6 +9,7 @@ proposal.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,8 @@ from wager.draft.base import DraftRow, HostDrafter, Proposal
 from wager.errors import ConfigError
 from wager.kvcache.pool import PageIds
 from wager.nn.noise import NoiseSource
+
+_LONG = "/long"  # the grade of copies behind a tail as long as any that is looked for
 
 
 class LookupDrafter(HostDrafter):
@@ -40,17 +43,18 @@ class LookupDrafter(HostDrafter):
 
     def grade(self, row: DraftRow) -> str:
         """Short tails stand anywhere; where a long one did, what followed there mostly follows here."""
-        return _LONG if self._index(row).has_long(row.tokens) else ""
+        match = self._index(row).find(row.tokens)
+        return _LONG if match is not None and match.length == self.max_match else ""
 
     def draft(self, rows: Sequence[DraftRow], noise: NoiseSource) -> list[Proposal | None]:
         return [self._propose(row) for row in rows]
 
     def _propose(self, row: DraftRow) -> Proposal | None:
-        source = self._index(row).find(row.tokens)
-        if source is None:
+        match = self._index(row).find(row.tokens)
+        if match is None:
             return None
         depth = min(row.depth or self.depth, self.depth)
-        guesses = copy_on(row.tokens, source, depth)
+        guesses = copy_on(row.tokens, match.source, depth)
         return Proposal(np.array(guesses, np.int64)[:, None], None)
 
     def _index(self, row: DraftRow) -> SuffixIndex:
@@ -81,6 +85,13 @@ class LookupDrafter(HostDrafter):
         }
 
 
+class Match(NamedTuple):
+    """Where to copy from, and how long the tail is that stood in front of it."""
+
+    source: int
+    length: int
+
+
 class SuffixIndex:
     """One growing sequence as an array, searched anew for its own tail.
 
@@ -95,6 +106,7 @@ class SuffixIndex:
         self._asked = (-1, -1)
         self._ends: npt.NDArray[np.int64] | None = None
         """Where the shortest tail that counts stood before; None where it is still to be found."""
+        self._match: Match | None = None
 
     def follows(self, tokens: Sequence[int]) -> bool:
         """Whether `tokens` can be what was known and more; told by the length and the last run."""
@@ -109,25 +121,19 @@ class SuffixIndex:
         asked = (len(tokens), tokens[-1] if len(tokens) else -1)
         if asked != self._asked or self._ends is None:
             self._grow(tokens)
-            self._asked, self._ends = asked, self._search()
+            self._asked, self._ends, self._match = asked, self._search(), None
         return len(self._ends) > 0
 
-    def has_long(self, tokens: Sequence[int]) -> bool:
-        """Whether a tail of `_LONG_MATCH` tokens stood at one of the places of the shortest one."""
-        if not self.has_stood(tokens) or self._num_known <= _LONG_MATCH:
-            return False
-        assert self._ends is not None
-        known, ends = self._tokens[: self._num_known], self._ends[self._ends >= _LONG_MATCH - 1]
-        for back in range(self._min_match, _LONG_MATCH):
-            ends = ends[known[ends - back] == known[-1 - back]]
-            if not len(ends):
-                return False
-        return len(ends) > 0
-
-    def find(self, tokens: Sequence[int]) -> int | None:
-        """The position to copy from, behind where the longest tail stood the last time; or None."""
+    def find(self, tokens: Sequence[int]) -> Match | None:
+        """Where the longest tail stood before, the last time; None where none did."""
         if not self.has_stood(tokens):
             return None
+        if self._match is None:
+            self._match = self._longest()
+        return self._match
+
+    def _longest(self) -> Match:
+        """Of the places of the shortest tail those where the tail before it stood as well, as far as any."""
         assert self._ends is not None
         known, ends, length = self._tokens[: self._num_known], self._ends, self._min_match
         tail = known[-self._max_match :][::-1].tolist()
@@ -137,7 +143,7 @@ class SuffixIndex:
             if not len(longer):
                 break
             ends, length = longer, length + 1
-        return int(ends[-1]) + 1
+        return Match(int(ends[-1]) + 1, length)
 
     def _grow(self, tokens: Sequence[int]) -> None:
         count = len(tokens)
@@ -161,8 +167,6 @@ class SuffixIndex:
 
 
 _NOWHERE = np.empty(0, np.int64)
-_LONG_MATCH = 6
-_LONG = "/long"
 
 
 def copy_on(tokens: Sequence[int], source: int, count: int) -> list[int]:

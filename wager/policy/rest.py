@@ -14,11 +14,9 @@ from typing import NamedTuple
 from wager.policy.base import MANY, Row
 from wager.policy.gain import Probe
 
-_LONGEST = (
-    16  # steps; a crowd rests longer: a wake-up costs host time that runs ahead of the device otherwise,
-)
-_LEAST_OF_MANY = 4  # so many steps at least for each row,
-_LARGE = 32  # and beyond so many rows the more for each the more there are
+_LONGEST = 16  # steps; a crowd rests longer, so many steps at least
+_LEAST_OF_MANY = 4  # for each row: a wake-up costs host time that runs ahead of the device otherwise;
+_LARGE = 32  # beyond so many rows the more for each the more there are
 _UNABLE = 32  # steps for which drafters are not asked then that could propose nothing to anyone
 
 

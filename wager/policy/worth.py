@@ -22,9 +22,7 @@ from wager.policy.reach import best_draft
 
 _LOOKED_AT = 4  # rows for which a draft is made only to see whether it is worth it again, but for a trial
 _BEGIN = 0.05  # by how much (log) a crowd must become faster to begin drafting, which has its price,
-_GO_ON = (
-    0.02  # and a large one to go on: some of its rows wait for the others, and there is little to be had;
-)
+_GO_ON = 0.02  # and a large one to go on: some of its rows wait for the others;
 _LARGE = 16  # rows beyond which both grow with them
 
 
