@@ -12,45 +12,59 @@ from wager.policy.forethought import Forethought
 
 DEPTHS = 8
 
-Decided = tuple[Offer, Blind | None, int]
+Decided = tuple[list[Offer], Blind | None, list[int]]
 
 
-def outcome(row: Row, offer: Offer, num_nodes: int, accepted: int, verify_ms: float) -> StepOutcome:
-    share = RowOutcome(row, offer, num_nodes, accepted, accepted + 1)
-    return StepOutcome([share], 1 + num_nodes, verify_ms, DRAFT_MS if offer.drafter else 0.0)
+def outcome(
+    rows: list[Row], offers: list[Offer], nodes: list[int], accepted: list[int], ms: float
+) -> StepOutcome:
+    shares = [RowOutcome(*one, one[-1] + 1) for one in zip(rows, offers, nodes, accepted, strict=True)]
+    draft_ms = DRAFT_MS if any(offer.drafter for offer in offers) else 0.0
+    return StepOutcome(shares, len(rows) + sum(nodes), ms, draft_ms)
 
 
-def game(policy: Auto, num_steps: int, *, lookup_every: int = 3, kind: float = 0.8) -> list[Decided]:
-    """One row whose steps are learned while the next pass runs, as on a device; everything it decided.
+def game(
+    policy: Auto, num_steps: int, *, num_rows: int = 1, lookup_every: int = 3, kind: float = 0.8
+) -> list[Decided]:
+    """Rows whose steps are learned while the next pass runs, as on a device; everything that was decided.
 
     A second drafter can propose at some steps, drafts and times differ, and quality falls off in the middle.
     """
     rng, decided = np.random.default_rng(5), list[Decided]()
     late: StepOutcome | None = None
-    context_len = 100
+    lens = [100 + i for i in range(num_rows)]
     for count in range(num_steps):
-        able = ("draft", "other") if count % lookup_every == 0 else ("draft",)
-        row = Row("r", context_len, max_depth=2000 - context_len, max_nodes=64, drafters=able)
-        [offer] = policy.offer([row])
+        able = [
+            ("draft", "other") if (count + i) % lookup_every == 0 else ("draft",) for i in range(num_rows)
+        ]
+        rows = [
+            Row(f"r{i}", length, max_depth=4000 - length, max_nodes=64, drafters=able[i])
+            for i, length in enumerate(lens)
+        ]
+        offers = policy.offer(rows)
         good = kind if not 100 < count < 160 else 0.05
-        chances = np.clip(rng.normal(good, 0.1, DEPTHS), 0.01, 0.98)
-        num_nodes = accepted = 0
-        bet: Blind | None = None
-        if offer.drafter is not None:
-            bet = policy.blind([row], [Draft(offer.drafter, DEPTHS)])
-            draft = Draft(offer.drafter, DEPTHS, np.log(np.stack((chances, (1.0 - chances) / 3), axis=1)))
+        drafts, stood = list[Draft | None](), list[int]()
+        for offer in offers:
+            chances = np.clip(rng.normal(good, 0.1, DEPTHS), 0.01, 0.98)
+            stood.append(int((rng.random(DEPTHS) < chances).cumprod().sum()))
+            scores = np.log(np.stack((chances, (1.0 - chances) / 3), axis=1))
+            drafts.append(None if offer.drafter is None else Draft(offer.drafter, DEPTHS, scores))
+        nodes, bet = [0] * num_rows, None
+        if any(drafts):
+            bet = policy.blind(rows, [draft and Draft(draft.drafter, DEPTHS) for draft in drafts])
             if bet is None:
-                num_nodes = policy.arrange([row], [draft]).num_nodes
+                forest = policy.arrange(rows, drafts)
+                nodes = [int((forest.row[: forest.num_nodes] == i).sum()) for i in range(num_rows)]
             else:
-                num_nodes = bet.nodes[0]
-                policy.saw([row], [draft], [num_nodes])
-            accepted = min(num_nodes, int((rng.random(DEPTHS) < chances).cumprod().sum()))
+                nodes = list(bet.nodes)
+                policy.saw(rows, drafts, nodes)
         if late is not None:
             policy.learn(late)
-        time_ms = 5.0 + 0.01 * num_nodes + rng.exponential(0.02)
-        late = outcome(row, offer, num_nodes, accepted, time_ms)
-        decided.append((offer, bet, num_nodes))
-        context_len += accepted + 1
+        time_ms = 5.0 + 0.01 * sum(nodes) + rng.exponential(0.02)
+        accepted = [min(pair) for pair in zip(nodes, stood, strict=True)]
+        late = outcome(rows, offers, nodes, accepted, time_ms)
+        decided.append((offers, bet, nodes))
+        lens = [length + took + 1 for length, took in zip(lens, accepted, strict=True)]
     return decided
 
 
@@ -58,24 +72,27 @@ def make() -> Auto:
     return Auto(known_costs(FLAT, drafters=("draft", "other")))
 
 
-def test_bets_are_the_same_thought_over_before_or_not() -> None:
+@pytest.mark.parametrize(("num_rows", "every"), [(1, 3), (3, 3), (3, 1000), (12, 1000)])
+def test_bets_are_the_same_thought_over_before_or_not(num_rows: int, every: int) -> None:
     with patch.object(Forethought, "think"):
-        want = game(make(), 400)
-    assert game(make(), 400) == want
-    assert len({offer.drafter for offer, _, _ in want}) > 1, "it drafted, and at times it did not"
+        want = game(make(), 400, num_rows=num_rows, lookup_every=every)
+    assert game(make(), 400, num_rows=num_rows, lookup_every=every) == want
+    assert any(offer.drafter for offers, _, _ in want for offer in offers)
+    assert len({sum(nodes) for _, _, nodes in want}) > 1, "it bets now more, now less"
 
 
-def test_most_steps_of_a_row_that_drafts_are_thought_over() -> None:
+@pytest.mark.parametrize("num_rows", [1, 3, 12])
+def test_most_steps_of_rows_that_draft_are_thought_over(num_rows: int) -> None:
     with patch.object(Forethought, "take", autospec=True, side_effect=Forethought.take) as take:
         kept = []
         original = Forethought._holds
 
-        def holds(self: Forethought, thought: object, row: Row) -> bool:
-            kept.append(original(self, thought, row))  # type: ignore[arg-type]
+        def holds(self: Forethought, thought: object, rows: list[Row]) -> bool:
+            kept.append(original(self, thought, rows))  # type: ignore[arg-type]
             return kept[-1]
 
         with patch.object(Forethought, "_holds", holds):
-            game(make(), 90)
+            game(make(), 90, num_rows=num_rows)
     assert take.call_count == 90
     assert sum(kept) > 60
 
@@ -92,7 +109,8 @@ def thinking() -> Auto:
 def next_row(policy: Auto) -> Row:
     thought = policy._forethought._thought
     assert thought is not None
-    return thought.row._replace(context_len=thought.row.context_len + 3, max_depth=500)
+    [row] = thought.rows
+    return row._replace(context_len=row.context_len + 3, max_depth=500)
 
 
 def test_a_thought_serves_once_and_only_the_row_that_it_is_of(thinking: Auto) -> None:
@@ -122,7 +140,7 @@ def test_learning_ends_a_thought(thinking: Auto) -> None:
     row = next_row(thinking)
     [offer] = thinking.offer([row])
     assert offer.drafter == "draft"
-    thinking.learn(outcome(row, offer, 4, 2, 5.0))
+    thinking.learn(outcome([row], [offer], [4], [2], 5.0))
     assert thinking._forethought._thought is None
 
 
@@ -131,7 +149,7 @@ def test_the_step_is_the_one_that_is_made_without_thinking(thinking: Auto) -> No
     assert thought is not None
     thinking._forethought.drop()
     [offer] = thinking.offer([row])
-    assert offer == thought.offer
+    assert [offer] == thought.offers
     made, thought_of = thinking._step, thought.step
     for name in (
         "rate",

@@ -82,7 +82,7 @@ class Auto:
         self._nodes = Nodes(experience, self._known, self.config.max_nodes)
         self._foresight: Foresight | None = None
         """Where somebody can bet blindly."""
-        self._forethought = Forethought(experience, self._known, self._worth, self._stake)
+        self._forethought = Forethought(experience, self._worth, self._offers, self._blind)
 
     @property
     def prediction(self) -> Prediction:
@@ -110,7 +110,7 @@ class Auto:
         if thought is not None:
             self._install(thought.step, rows)
             self._known.skip(self._rest.end(), len(rows))
-            return [thought.offer]
+            return thought.offers
         step, plain = self._begin(rows), [PLAIN] * len(rows)
         left = max([row.max_depth for row in rows], default=0)
         if self.rests(Coming(len(rows), sum([row.num_pending for row in rows]), left)):
@@ -122,13 +122,9 @@ class Auto:
             if not self._was_typical:
                 self._rest.pause(len(rows))
             return plain  # plain passes tell what plain decoding costs, at first and on a changed machine
-        step.rate = self._known.pace(rows) / step.plain_ms
-        offers = self._offers(rows, plain)
-        if step.depths:
-            step.room = self._stake.room(step, rows)  # now, while the draft may be under way
-            if not step.room.places:
-                step.depths.clear()
-                return plain  # a prompt has taken all places: no guess could be verified
+        offers = self._offers(step, rows)
+        if step.room is not None and not step.room.places:
+            return offers
         if step.base_tokens == len(rows) and not step.num_worthy:
             if step.postponed and not step.depths:
                 self._rest.pause(len(rows), step.postponed - 1)
@@ -139,8 +135,10 @@ class Auto:
                 self._rest.begin(rows, ())  # a look, and on at once
         return offers
 
-    def _offers(self, rows: Sequence[Row], plain: list[Offer]) -> list[Offer]:
-        step, offers, by_drafter = self._step, list(plain), dict[str, list[int]]()
+    def _offers(self, step: Step, rows: Sequence[Row]) -> list[Offer]:
+        """What is drafted for whom; the step is told how deep, and what room there is for guesses."""
+        step.rate = self._known.pace(rows) / step.plain_ms
+        offers, by_drafter = [PLAIN] * len(rows), dict[str, list[int]]()
         many = len(rows) >= MANY  # where the account of all decides: who bets is not who waits
         for i, names in enumerate(self._worth.drafters(rows, step.rate)):
             if names and (many or self._stake.bears_row(rows[i], step)):
@@ -159,6 +157,11 @@ class Auto:
                 made[Offer(drafter, depth)] = len(chosen)
         step.drafts_ms = self._overrun.of(len(rows))
         step.drafts_ms += self.experience.costs.drafts_ms(made, longest_context(rows))
+        if step.depths:
+            step.room = self._stake.room(step, rows)  # now, while the draft may be under way
+            if not step.room.places:
+                step.depths.clear()
+                return [PLAIN] * len(rows)  # a prompt has taken all places: no guess could be verified
         return offers
 
     def _begin(self, rows: Sequence[Row]) -> Step:
@@ -173,7 +176,7 @@ class Auto:
         step, foreseen = self._step, self._step.foreseen
         if self._foresight is None:
             self._foresight = Foresight()
-        if foreseen is not None and foreseen.is_for(drafts):
+        if foreseen is not None and foreseen.drafts == drafts:
             return foreseen.bet
         if step.probing and len(rows) < MANY:
             return None
@@ -253,9 +256,9 @@ class Auto:
             self._rest.cut()
         step.costs = None
         under_way = self._step.arranged
-        if step is self._before and under_way is not None and len(under_way.rows) == 1:
+        if step is self._before and under_way is not None:
             # The verdict of the step under way is still to come, and then a device waits.
-            self._forethought.think(under_way.rows[0], under_way.drafts[0], self._blind)
+            self._forethought.think(under_way.rows, under_way.drafts)
 
     def _step_of(self, outcome: StepOutcome) -> Step:
         """The step under way, or the one before it: where a device drafts, learning comes a step later."""

@@ -54,16 +54,11 @@ class Room(NamedTuple):
 
 
 class Foreseen(NamedTuple):
-    """A bet sight unseen on one draft, thought of before its step."""
+    """A bet sight unseen on drafts like these, thought of before its step."""
 
-    drafter: str
-    num_depths: int
+    drafts: Sequence[Draft | None]
+    """Without what they propose."""
     bet: Blind | None
-
-    def is_for(self, drafts: Sequence[Draft | None]) -> bool:
-        """Whether this is the draft that it was thought to be."""
-        [draft] = drafts
-        return draft is not None and (draft.drafter, draft.num_depths) == (self.drafter, self.num_depths)
 
 
 @dataclass(slots=True)
@@ -96,6 +91,8 @@ class Step:
     has_rested: bool = False
     """Whether no drafter was asked."""
     foreseen: Foreseen | None = None
+    is_thought: bool = False
+    """Whether it was decided before it had come: nobody is looked at in it, and no step counted."""
     was_blind: bool = False
     """Whether that was decided before the drafts were seen."""
     mark: StepMark | None = None

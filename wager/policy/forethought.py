@@ -1,4 +1,4 @@
-"""The next bet of a row that runs alone, thought over while its pass is under way.
+"""The next bet of rows that draft, thought over while their pass is under way.
 
 Between the verdict and the next pass a device waits for whatever the host still has to decide. Nothing that
 the next bet hangs on is learned in that time where learning comes a step late, so it can be made before: it
@@ -12,74 +12,94 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from wager.policy.auto_step import Foreseen, Step, open_step
-from wager.policy.base import Blind, Draft, Offer, Row
-from wager.policy.experience import Experience
-from wager.policy.known import Known
-from wager.policy.stake import Stake
+from wager.policy.base import MANY, Blind, Draft, Offer, Row
+from wager.policy.experience import Experience, longest_context
 from wager.policy.worth import Worth
 
+Decide = Callable[[Step, Sequence[Row]], list[Offer]]
 BlindBet = Callable[[Step, Sequence[Row], Sequence[Draft | None]], Blind | None]
 
 
 class Thought(NamedTuple):
-    """A step of one row, decided before it has come."""
+    """A step, decided before it has come."""
 
-    row: Row
-    """As it is expected."""
+    rows: Sequence[Row]
+    """As they are expected."""
     step: Step
-    offer: Offer
+    offers: list[Offer]
 
 
 class Forethought:
     """At most one thought, good until something is learned."""
 
-    def __init__(self, experience: Experience, known: Known, worth: Worth, stake: Stake) -> None:
-        self._experience, self._known, self._worth, self._stake = experience, known, worth, stake
+    def __init__(self, experience: Experience, worth: Worth, decide: Decide, blind: BlindBet) -> None:
+        """`decide` offers drafts in a step that is opened, `blind` bets on them sight unseen."""
+        self._experience, self._worth = experience, worth
+        self._decide, self._blind = decide, blind
         self._thought: Thought | None = None
 
     def drop(self) -> None:
         """Something is learned: what was thought may be wrong."""
         self._thought = None
 
-    def think(self, row: Row, draft: Draft | None, blind: BlindBet) -> None:
-        """Of the step behind the one under way; row and draft are that one's, `blind` bets sight unseen."""
-        row, costs = row._replace(num_pending=1), self._experience.costs
-        step = open_step(costs, [row])
-        if not costs.measured or costs.shape(1, row.context_len).is_doubtful(step.base_tokens):
+    def think(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> None:
+        """Of the step behind the one under way, whose rows and drafts these are."""
+        costs = self._experience.costs
+        if not costs.measured or not all(row.emits for row in rows):
             return
-        step.rate = self._known.pace([row]) / step.plain_ms
-        drafter = self._worth.best_drafter(row, step.rate)
-        if drafter is None or not (self._stake.bears_row(row, step) and self._stake.bears_all(step)):
+        rows = [row._replace(num_pending=1) for row in rows]
+        step = open_step(costs, rows)
+        if costs.shape(len(rows), longest_context(rows)).is_doubtful(step.base_tokens):
             return
-        depth = self._worth.depth_alone(step, row, drafter)
-        if depth is None:
+        step.is_thought = True
+        offers = self._decide(step, rows)
+        if not step.num_worthy or step.room is None or not step.room.places:
             return
-        step.room = self._stake.room(step, [row])
-        if not step.room.places:
-            return
-        step.depths[drafter], step.num_worthy = depth, 1
-        step.drafts_ms = costs.draft_ms(drafter, 1, row.context_len, depth)
-        if draft is not None and draft.drafter == drafter:
-            bet = blind(step, [row], [Draft(drafter, draft.num_depths)])
-            step.foreseen = Foreseen(drafter, draft.num_depths, bet)
-        self._thought = Thought(row, step, Offer(drafter, depth))
+        if [offer.drafter for offer in offers] == [draft and draft.drafter for draft in drafts]:
+            like = [draft and Draft(draft.drafter, draft.num_depths) for draft in drafts]
+            step.foreseen = Foreseen(like, self._blind(step, rows, like))
+        self._thought = Thought(rows, step, offers)
 
     def take(self, rows: Sequence[Row]) -> Thought | None:
         """What was thought of these rows, if they came as they were thought to."""
         thought, self._thought = self._thought, None
-        if thought is None or len(rows) != 1:
+        if thought is None or len(rows) != len(thought.rows) or not self._holds(thought, rows):
             return None
-        return thought if self._holds(thought, rows[0]) else None
+        probes = thought.step.probes
+        if any(probe.left <= 1 for probe in probes):
+            return None  # somebody is to be looked at
+        for probe in probes:
+            probe.due()
+        return thought
 
-    def _holds(self, thought: Thought, row: Row) -> bool:
-        """Whether only tokens have come, and no drafter that is better."""
-        known = thought.row._replace(
-            context_len=row.context_len, max_depth=row.max_depth, drafters=row.drafters
-        )
-        if row != known or row.max_depth <= 0:
+    def _holds(self, thought: Thought, rows: Sequence[Row]) -> bool:
+        """Whether only tokens have come, and no drafter that is better.
+
+        In a crowd, where one drafter runs, it is the one that ran as long as it can.
+        """
+        step, offers, able = thought.step, thought.offers, True
+        if self._experience.costs.curve(len(rows), longest_context(rows)) is not step.costs:
             return False
-        if self._experience.costs.curve(1, row.context_len) is not thought.step.costs:
-            return False
-        if row.drafters == thought.row.drafters:
+        for row, known, offer in zip(rows, thought.rows, offers, strict=True):
+            if row.drafters == known.drafters and row.grades == known.grades:
+                same = known
+            else:
+                same, able = known._replace(drafters=row.drafters, grades=row.grades), False
+                if not _has_kept(row, known, offer):
+                    return False
+            if row.max_depth <= 0 or row != same._replace(
+                context_len=row.context_len, max_depth=row.max_depth
+            ):
+                return False
+        if able or len(rows) >= MANY:
             return True
-        return self._worth.best_drafter(row, thought.step.rate) == thought.offer.drafter
+        best = self._worth.drafters(rows, step.rate)
+        return all(names[:1] == (offer.drafter,) for names, offer in zip(best, offers, strict=True))
+
+
+def _has_kept(row: Row, known: Row, offer: Offer) -> bool:
+    """Whether the draft that a row was to be offered is still to be had, and of the same grade."""
+    drafter = offer.drafter
+    if drafter is None:
+        return True
+    return drafter in row.drafters and row.phase_of(drafter) == known.phase_of(drafter)

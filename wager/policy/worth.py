@@ -53,10 +53,6 @@ class Worth:
         self.drafting: frozenset[str] = frozenset()
         """Drafters that ran in the step before."""
 
-    def best_drafter(self, row: Row, rate: float) -> str | None:
-        """The drafter that is worth most to a row that runs alone; None where it cannot draft."""
-        return next(iter(self.drafters([row], rate)[0]), None)
-
     def drafters(self, rows: Sequence[Row], rate: float) -> list[tuple[str, ...]]:
         """Which may draft for each row: of few rows the one that is worth most, whatever that is."""
         num_rows, found, prices = len(rows), list[tuple[str, ...]](), dict[str, float]()
@@ -76,13 +72,6 @@ class Worth:
             else:
                 found.append((max(row.drafters, key=partial(net, row)),))
         return found
-
-    def depth_alone(self, step: Step, row: Row, drafter: str) -> int | None:
-        """How deep to draft for a row that runs alone (0: in full); None where that is not worth its time."""
-        gain = max(0.0, self._known.gain(row, drafter, 1).value)
-        price = self._price(step, drafter, 1, row.context_len)
-        best = best_draft([self._known.reach(row, drafter)], [gain], price)
-        return best.depth if best.net > 0.0 else None
 
     def weigh(self, step: Step, rows: Sequence[Row], by_drafter: Mapping[str, Sequence[int]]) -> list[Chosen]:
         """Which drafters to run, how deep, and for which of the rows at these places.
@@ -196,6 +185,8 @@ class Worth:
         phases = {rows[i].phase_of(drafter) for i in places}
         probes = {phase: self._known.line(drafter, phase).probe(len(rows)) for phase in phases}
         step.probes += probes.values()
+        if step.is_thought:
+            return False
         return any([probe.due() for probe in probes.values()])  # noqa: C419 (each one counts this step)
 
     def _price(
