@@ -12,10 +12,11 @@ EMOJI_AND_CJK = st.text(st.sampled_from("ab .'\n小読语😀👨‍👧🇨é\u
 
 
 class CountingTokenizer:
-    """Passes on to a tokenizer and counts the ids it is asked to decode."""
+    """Passes on to a tokenizer and counts the ids it is asked to decode; `joins`: as one that joins bytes."""
 
-    def __init__(self, tokenizer) -> None:
+    def __init__(self, tokenizer, joins) -> None:
         self._tokenizer = tokenizer
+        self.special_ids, self.joins_bytes = tokenizer.special_ids, joins
         self.num_decoded = 0
 
     def visible(self, token_ids, skip_special=True, shown_ids=()):
@@ -54,6 +55,17 @@ def test_chunks_of_a_text_join_to_the_text(byte_level, text, cuts):
 @given(ids=st.lists(st.integers(0, 335), max_size=40), skip_special=st.booleans())
 def test_any_ids_join_to_their_full_decode(byte_level, ids, skip_special):
     assert stream(byte_level, ids, skip_special=skip_special) == byte_level.decode(ids, skip_special)
+
+
+@settings(deadline=None, max_examples=300)
+@given(ids=st.lists(st.integers(0, 340), max_size=40), shown=st.lists(st.integers(0, 10), max_size=2))
+def test_whole_characters_are_joined_as_they_are_decoded(byte_level, ids, shown):
+    joined, decoded = (
+        Detokenizer(CountingTokenizer(byte_level, joins), shown_ids=shown).feed_each(ids)
+        for joins in (True, False)
+    )
+    assert joined == decoded
+    assert byte_level.joins_bytes
 
 
 @settings(deadline=None, max_examples=200)
@@ -128,9 +140,10 @@ def test_flush_gives_out_an_unfinished_character_once(byte_level):
 
 
 @pytest.mark.parametrize("data", [b"\x80", b"\xf0\x9f\x98", b"\xe4\xbd", b"a", "小".encode()])
-def test_the_cost_per_token_does_not_grow(byte_level, data):
+@pytest.mark.parametrize("joins", [True, False])
+def test_the_cost_per_token_does_not_grow(byte_level, data, joins):
     ids = [byte_level.token_id(byte_alphabet()[byte]) for byte in data * 200]
-    counting = CountingTokenizer(byte_level)
+    counting = CountingTokenizer(byte_level, joins)
     assert stream(counting, ids) == byte_level.decode(ids)
     assert counting.num_decoded / len(ids) < 100
 

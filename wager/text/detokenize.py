@@ -36,6 +36,7 @@ class Detokenizer:
         self._tokenizer = tokenizer
         self._skip_special = skip_special
         self._shown_ids = frozenset(shown_ids)
+        self._hidden_ids = tokenizer.special_ids - self._shown_ids if skip_special else frozenset()
         self._context = self._whole_tail(tokenizer.visible(after[-4 * NUM_BEFORE :], skip_special))
         self._context_text = self._decode(self._context)
         self._fresh: list[int] = []
@@ -56,6 +57,14 @@ class Detokenizer:
         return text
 
     def _feed_one(self, token_id: int) -> str:
+        if self._tokenizer.joins_bytes and not self._fresh and token_id not in self._hidden_ids:
+            text = self._tokenizer.text_of(token_id)
+            if text and REPLACEMENT not in text:  # whole characters behind whole ones
+                self._context, self._context_text = [token_id], text
+                return text
+        return self._feed_any(token_id)
+
+    def _feed_any(self, token_id: int) -> str:
         shown = self._tokenizer.visible((token_id,), self._skip_special, self._shown_ids)
         if not shown:
             return ""

@@ -37,6 +37,8 @@ class Tokenizer:
         self.vocab_size = max(backend.get_vocab_size(with_added_tokens=False), *(1 + i for i in added), 0)
         self.eos_ids = self._with_own_eos(eos_ids)
         self._texts: dict[int, str] = {}
+        self.joins_bytes = isinstance(backend.decoder, tokenizers.decoders.ByteLevel)
+        """Whether a text's bytes are those of its tokens, whatever stands beside them."""
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> "Tokenizer":
