@@ -1,8 +1,11 @@
 """Policies that need something of the engine: the target's own confidence for the entropy gate."""
 
+from unittest.mock import patch
+
 import pytest
 
 from tests.equivalence.world import Job, World, alone, drive, make_engine, prompt
+from wager.draft.lookup import LookupDrafter
 from wager.records import SamplingParams
 
 LOOPING = Job(prompt(2, 15), SamplingParams(max_tokens=120))
@@ -33,3 +36,14 @@ def test_plain_rows_ask_for_no_confidence(world: World) -> None:
     assert not engine.wants_p1
     engine.set_policy("entropy+auto")
     assert engine.wants_p1
+
+
+@pytest.mark.parametrize(("policy", "asks"), [("fixed:4", False), ("bod", False), ("auto", True)])
+def test_a_chain_asks_nobody_behind_a_drafter_that_can(world: World, policy: str, asks: bool) -> None:
+    engine = make_engine(world, "block", policy)
+    lookup = engine.drafters["lookup"] = LookupDrafter()
+    with patch.object(lookup, "can_draft", wraps=lookup.can_draft) as asked:
+        run = drive(engine, {0: [(0, LOOPING)]}, {})
+    assert sum(report.num_drafting for report in run.reports) > 0
+    # Before the first pass the block drafter has read nothing and cannot.
+    assert (asked.call_count > 1) is asks

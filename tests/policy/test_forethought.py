@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from tests.policy.situations import DRAFT_MS, FLAT, known_costs
-from wager.policy import Blind, Draft, Offer, Row, RowOutcome, StepOutcome
+from wager.policy import Blind, Coming, Draft, Offer, Row, RowOutcome, StepOutcome
 from wager.policy.auto import Auto
 from wager.policy.forethought import Forethought
+from wager.policy.gain import Probe
 
 DEPTHS = 8
 
@@ -134,6 +135,33 @@ def test_a_thought_serves_once_and_only_the_row_that_it_is_of(thinking: Auto) ->
     assert forethought.take([]) is None
     forethought._thought = thought
     assert forethought.take([row]) is thought
+
+
+def test_a_look_that_is_due_ends_a_thought_and_others_are_counted(thinking: Auto) -> None:
+    row, forethought = next_row(thinking), thinking._forethought
+    thought = forethought._thought
+    assert thought is not None
+    waits = Probe()
+    waits.interval = 3
+    thought.step.probes.append(waits)
+    for takes, left in ((True, 2), (True, 1), (False, 1)):
+        forethought._thought = thought
+        assert (forethought.take([row]) is thought) is takes
+        assert waits.left == left
+
+
+def test_a_crowd_hears_the_drafter_that_it_is_thought_to_run_and_all_at_times() -> None:
+    policy, heard = make(), list[bool]()
+    for _ in range(16):
+        game(policy, 40, num_rows=12)
+        assert policy._forethought._thought is not None
+        heard.append(policy.suffices("draft", Coming(12, 12)))
+        assert not policy.suffices("other", Coming(12, 12))
+        assert not policy.suffices("draft", Coming(11, 11)), "it is thought of other rows"
+        policy._forethought._num_steps += 1
+    assert heard.count(False) == 2
+    game(policy, 40, num_rows=3)
+    assert not policy.suffices("draft", Coming(3, 3)), "few rows may have several drafters"
 
 
 def test_learning_ends_a_thought(thinking: Auto) -> None:

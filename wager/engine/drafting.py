@@ -7,7 +7,7 @@ a drafter that fails costs its rows their bets, and is not asked for them again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as Many
 from typing import TYPE_CHECKING
 
@@ -37,8 +37,11 @@ class Drafting:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def able(self, planned: Planned) -> dict[str, str]:
-        """Drafters that can propose for this row now, and the grades of what they would."""
+    def able(self, planned: Planned, enough: Collection[str] = ()) -> dict[str, str]:
+        """Drafters that can propose for this row now, and the grades of what they would.
+
+        enough: behind one of these that can, no other is asked.
+        """
         sequence = planned.sequence
         if sequence.drafting_failed or not self._engine.drafters:
             return {}
@@ -47,6 +50,8 @@ class Drafting:
             for name, drafter in self._engine.drafters.items():
                 if drafter.can_draft(asked):
                     able[name] = drafter.grade(asked)
+                    if name in enough:
+                        break
         except Exception as error:
             self.lose([sequence], error)
             return {}

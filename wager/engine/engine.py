@@ -214,15 +214,17 @@ class Engine:
         num_tokens = sum([row.num_tokens for row in planned])
         left = max([row.sequence.max_depth for row in planned], default=0)
         coming = Coming(len(planned), num_tokens, left)
-        resting = self.ahead.has_begun or self.controller.policy.rests(coming)
-        return [self._observe_row(row, len(planned), resting) for row in planned]
+        policy = self.controller.policy
+        resting = self.ahead.has_begun or policy.rests(coming)
+        enough = [] if resting else [name for name in self.drafters if policy.suffices(name, coming)]
+        return [self._observe_row(row, len(planned), resting, enough) for row in planned]
 
-    def _observe_row(self, planned: Planned, num_rows: int, resting: bool) -> StepRow:
+    def _observe_row(self, planned: Planned, num_rows: int, resting: bool, enough: list[str]) -> StepRow:
         sequence, num_tokens = planned
         whole = planned.is_whole
         max_depth = sequence.max_depth if whole else 0
         asks = not resting if sequence.nodes is None else sequence.nodes > 0
-        able = self.drafting.able(planned) if asks and max_depth > 0 else {}
+        able = self.drafting.able(planned, enough) if asks and max_depth > 0 else {}
         view = Row(
             sequence.request_id,
             sequence.num_cached,

@@ -105,6 +105,9 @@ class Auto:
             return True
         return self._step.plain_ms > 0.0 and not self._stake.bears_all(self._step)
 
+    def suffices(self, drafter: str, coming: Coming) -> bool:
+        return coming.num_rows >= MANY and self._forethought.suffices(drafter, coming.num_rows)
+
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
         thought = self._forethought.take(rows)
         if thought is not None:

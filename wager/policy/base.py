@@ -165,6 +165,10 @@ class Policy(Protocol):
         """Whether a step is plain whatever drafters could do; then none need be asked."""
         ...
 
+    def suffices(self, drafter: str, coming: Coming) -> bool:
+        """Whether no drafter behind this one need be asked of a row for which it can propose."""
+        ...
+
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
         """Which drafter to run for each row; PLAIN where none is worth its pass."""
         ...

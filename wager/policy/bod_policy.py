@@ -50,6 +50,9 @@ class BodPolicy:
     def rests(self, coming: Coming) -> bool:
         return False  # every step without a bet is counted towards the next look
 
+    def suffices(self, drafter: str, coming: Coming) -> bool:
+        return True
+
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
         self._guesses = self._choose(rows)
         if self._guesses == 0:

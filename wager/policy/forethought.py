@@ -20,6 +20,9 @@ Decide = Callable[[Step, Sequence[Row]], list[Offer]]
 BlindBet = Callable[[Step, Sequence[Row], Sequence[Draft | None]], Blind | None]
 
 
+_ALL_HEARD = 8  # steps after which drafters are asked that are not thought to run: asking takes time as well
+
+
 class Thought(NamedTuple):
     """A step, decided before it has come."""
 
@@ -37,6 +40,7 @@ class Forethought:
         self._experience, self._worth = experience, worth
         self._decide, self._blind = decide, blind
         self._thought: Thought | None = None
+        self._num_steps = 0
 
     def drop(self) -> None:
         """Something is learned: what was thought may be wrong."""
@@ -60,8 +64,16 @@ class Forethought:
             step.foreseen = Foreseen(like, self._blind(step, rows, like))
         self._thought = Thought(rows, step, offers)
 
+    def suffices(self, drafter: str, num_rows: int) -> bool:
+        """Whether so many rows are thought to draft with this one, and the others are not to be heard now."""
+        thought, hears_all = self._thought, self._num_steps % _ALL_HEARD == 0
+        if thought is None or hears_all or len(thought.rows) != num_rows:
+            return False
+        return any(offer.drafter == drafter for offer in thought.offers)
+
     def take(self, rows: Sequence[Row]) -> Thought | None:
         """What was thought of these rows, if they came as they were thought to."""
+        self._num_steps += 1
         thought, self._thought = self._thought, None
         if thought is None or len(rows) != len(thought.rows) or not self._holds(thought, rows):
             return None

@@ -48,6 +48,9 @@ class _Gate:
     def rests(self, coming: Coming) -> bool:
         return self.inner.rests(coming)
 
+    def suffices(self, drafter: str, coming: Coming) -> bool:
+        return self.inner.suffices(drafter, coming)
+
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
         offers = self.inner.offer(rows)
         passed = self.admits(rows)

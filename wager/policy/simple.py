@@ -34,6 +34,9 @@ class Plain:
     def rests(self, coming: Coming) -> bool:
         return True
 
+    def suffices(self, drafter: str, coming: Coming) -> bool:
+        return False
+
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
         return [PLAIN] * len(rows)
 
@@ -66,6 +69,9 @@ class Fixed(Plain):
 
     def rests(self, coming: Coming) -> bool:
         return self.nodes == 0
+
+    def suffices(self, drafter: str, coming: Coming) -> bool:
+        return True
 
     def offer(self, rows: Sequence[Row]) -> list[Offer]:
         if self.nodes == 0:
