@@ -5,9 +5,11 @@
 All requests of a batch come at once and write equally many tokens. Mixes: all kinds in turn, code alone,
 prose alone, half and half, and all kinds with every second request sampled. A policy answers a few mixed
 batches before anything is timed and keeps what it learns from cell to cell, as on a server. Policies run
-there and back (A B C C B A), several times. A batch is over when its slowest request is, and nobody takes the
-place of those that end sooner: that is what total tokens per second measures. Beside it: the mean speed of a
-request over that of plain decoding, and the slowest over the mean of its batch.
+there and back (A B C C B A), several times. Small batches are several of different requests, 16 in all: texts
+differ, and the slowest decides. Plain decoding's runs there over those back are the control. A batch is over
+when its slowest request is, and nobody takes the place of those that end sooner: that is what total tokens
+per second measures. Beside it: the mean speed of a request over that of plain decoding, and the slowest over
+the mean of its batch.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ MIXES: dict[str, tuple[str, ...]] = {
 }
 """Kinds that take turns in a batch."""
 _SAMPLED = "half sampled"
+_LEAST = 16  # requests of a cell: so many small batches are answered
 _SHORTER = 7  # tokens by which a prompt is cut each time it is used again, so that no two texts are alike
 
 
@@ -47,7 +50,7 @@ class Options:
     """Batches and what is in them. `seconds`: no cell is begun behind that many.
 
     `warm_up`: batches that are answered at each size before anything is timed. `rounds`: how often policies
-    run there and back.
+    run there and back at least.
     """
 
     batches: tuple[int, ...] = (64, 16, 4, 1)
@@ -91,13 +94,17 @@ class Done(NamedTuple):
 
 
 def batch_of(
-    encoded: Mapping[str, Sequence[list[int]]], mix: str, size: int, max_tokens: int, temperature: float
+    encoded: Mapping[str, Sequence[list[int]]],
+    mix: str,
+    places: range,
+    max_tokens: int,
+    temperature: float,
 ) -> list[Asked]:
-    """The requests of one cell. Raises ConfigError on an unknown mix."""
+    """The requests at these places of a mix. Raises ConfigError on an unknown one."""
     if mix not in MIXES:
         raise ConfigError("mixes", mix, f"some of {', '.join(MIXES)}")
     kinds, found = MIXES[mix], []
-    for index in range(size):
+    for index in places:
         kind, turn = kinds[index % len(kinds)], index // len(kinds)
         texts = encoded[kind]
         ids = texts[turn % len(texts)]
@@ -138,12 +145,16 @@ def answer(llm: LLM, controller: Controller, asked: Sequence[Asked]) -> Done:
     return Done(wall_s, ended, tokens)
 
 
+def _rate(runs: Sequence[Done]) -> float:
+    """Tokens per second over all of these."""
+    return sum(sum(map(len, one.tokens)) for one in runs) / sum(one.wall_s for one in runs)
+
+
 def cell(policies: Mapping[str, Sequence[Done]]) -> dict[str, Any]:
     """The figures of one batch and mix, from all answers of every policy."""
-    rates = {
-        name: statistics.harmonic_mean([one.tokens_per_s for one in own]) for name, own in policies.items()
-    }
+    rates = {name: _rate(own) for name, own in policies.items()}
     found: dict[str, Any] = {"tokens_per_s": rates}
+    found["runs"] = {name: [one.tokens_per_s for one in own] for name, own in policies.items()}
     found["slowest_over_mean"] = {name: min(one.slowest for one in own) for name, own in policies.items()}
     plain = policies.get(BASELINE)
     if plain:
@@ -153,21 +164,23 @@ def cell(policies: Mapping[str, Sequence[Done]]) -> dict[str, Any]:
             for name, own in policies.items()
         }
         found["mean_request_over_ar"] = {name: mean / means[BASELINE] for name, mean in means.items()}
+        found["control"] = _rate(plain[::2]) / _rate(plain[1::2])
         found["texts_like_ar"] = {
-            name: sum(one == other for one, other in zip(own[0].tokens, plain[0].tokens, strict=True))
+            name: sum(
+                one == other
+                for run, beside in zip(own[::2], plain[::2], strict=True)
+                for one, other in zip(run.tokens, beside.tokens, strict=True)
+            )
             for name, own in policies.items()
         }
     return found
 
 
-def distinct(mixes: Sequence[str], size: int) -> list[str]:
-    """The mixes that differ: a single request is of its mix's first kind."""
-    if size > 1:
-        return list(mixes)
-    by_kind: dict[str, str] = {}
-    for mix in mixes:
-        by_kind.setdefault(MIXES[mix][0], mix)
-    return list(by_kind.values())
+def rounds_of(size: int, least: int) -> list[range]:
+    """The requests of each round: the same ones every time where they are many, else the next ones."""
+    different = max(1, -(-_LEAST // size))
+    starts = [size * (number % different) for number in range(max(least, different))]
+    return [range(start, start + size) for start in starts]
 
 
 class Field:
@@ -188,21 +201,23 @@ class Field:
         for name, controller in controllers.items():
             with world.case(f"batch {size}: warm-up of {name}"):
                 for _ in range(options.warm_up):
-                    answer(world.llm, controller, self._asked("mixed", size))
-        for mix in distinct(options.mixes, size):
+                    answer(world.llm, controller, self._asked("mixed", range(size)))
+        for mix in options.mixes:
             if world.elapsed > self.deadline:
                 world.say(f"batch {size}, {mix}: left out, the time is up")
                 continue
             with world.case(f"batch {size}, {mix}"):
-                yield {"batch": size, "mix": mix, **self._cell(self._asked(mix, size), controllers)}
+                yield {"batch": size, "mix": mix, **self._cell(mix, size, controllers)}
 
-    def _asked(self, mix: str, size: int) -> list[Asked]:
-        return batch_of(self.encoded, mix, size, self.options.max_tokens, self.options.temperature)
+    def _asked(self, mix: str, places: range) -> list[Asked]:
+        return batch_of(self.encoded, mix, places, self.options.max_tokens, self.options.temperature)
 
-    def _cell(self, asked: Sequence[Asked], controllers: Mapping[str, Controller]) -> dict[str, Any]:
+    def _cell(self, mix: str, size: int, controllers: Mapping[str, Controller]) -> dict[str, Any]:
         done: dict[str, list[Done]] = {name: [] for name in controllers}
-        for name in [*controllers, *reversed(list(controllers))] * self.options.rounds:
-            done[name].append(answer(self.world.llm, controllers[name], asked))
+        for places in rounds_of(size, self.options.rounds):
+            asked = self._asked(mix, places)
+            for name in [*controllers, *reversed(list(controllers))]:
+                done[name].append(answer(self.world.llm, controllers[name], asked))
         return cell(done)
 
     def _controller(self, policy: str) -> Controller:
@@ -229,6 +244,7 @@ def shown(one: Mapping[str, Any]) -> str:
     """A cell in a line."""
     rates = "  ".join(f"{name} {rate:.0f}" for name, rate in one["tokens_per_s"].items())
     ratios = "  ".join(f"{name} {value:.3f}" for name, value in one.get("over_ar", {}).items())
+    ratios += f" (control {one['control']:.3f})" if "control" in one else ""
     slow = "  ".join(f"{name} {value:.2f}" for name, value in one["slowest_over_mean"].items())
     means = "  ".join(f"{name} {v:.2f}" for name, v in one.get("mean_request_over_ar", {}).items())
     parts = [f"tok/s {rates}", f"over ar {ratios}", f"mean request {means}", f"slowest/mean {slow}"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bench.gpu.all import SCRIPTS, read_settings
-from bench.gpu.batch import MIXES, Done, batch_of, cell, distinct, lowest
+from bench.gpu.batch import MIXES, Done, batch_of, cell, lowest, rounds_of
 from bench.gpu.exactness import compared_tokens, summed_up
 from bench.gpu.floor import Streamed, drafter_bytes, target_bytes
 from bench.gpu.grown import TINY_SHAPE, World, plan_pair
@@ -91,7 +91,7 @@ def encoded() -> dict[str, list[list[int]]]:
 
 @pytest.mark.parametrize("mix", MIXES)
 def test_a_batch_holds_its_kinds_in_turn_and_no_prompt_twice(mix: str) -> None:
-    asked = batch_of(encoded(), mix, 8, 5, 0.8)
+    asked = batch_of(encoded(), mix, range(8), 5, 0.8)
     kinds = MIXES[mix]
     assert [one.kind for one in asked] == [kinds[i % len(kinds)] for i in range(8)]
     seen = [(tuple(one.prompt_ids), one.params.temperature) for one in asked]
@@ -101,15 +101,19 @@ def test_a_batch_holds_its_kinds_in_turn_and_no_prompt_twice(mix: str) -> None:
 
 
 def test_prompts_used_again_are_shorter() -> None:
-    lengths = [len(one.prompt_ids) for one in batch_of(encoded(), "code", 6, 5, 0.8)]
+    lengths = [len(one.prompt_ids) for one in batch_of(encoded(), "code", range(6), 5, 0.8)]
     assert lengths == [30, 20, 23, 13, 16, 8]
     with pytest.raises(ConfigError, match="mixes"):
-        batch_of(encoded(), "poems", 2, 5, 0.8)
+        batch_of(encoded(), "poems", range(2), 5, 0.8)
 
 
-def test_one_request_has_no_mix() -> None:
-    assert distinct(tuple(MIXES), 1) == ["mixed", "prose"]
-    assert distinct(tuple(MIXES), 4) == list(MIXES)
+def test_small_batches_are_of_different_requests() -> None:
+    assert rounds_of(64, 2) == [range(64), range(64)]
+    assert rounds_of(16, 1) == [range(16)]
+    assert rounds_of(4, 2) == [range(4), range(4, 8), range(8, 12), range(12, 16)]
+    assert rounds_of(5, 5) == [*[range(start, start + 5) for start in (0, 5, 10, 15)], range(5)]
+    parts = [one for places in rounds_of(4, 2) for one in batch_of(encoded(), "mixed", places, 5, 0.8)]
+    assert parts == batch_of(encoded(), "mixed", range(16), 5, 0.8)
 
 
 def done(wall_s: float, *ended: float, token: int = 1) -> Done:
@@ -123,6 +127,8 @@ def test_a_cell_compares_totals_and_the_slowest_request() -> None:
     assert found["tokens_per_s"]["ar"] == pytest.approx(40 / 3.0)
     assert found["over_ar"]["auto"] == pytest.approx(40.0 / (40 / 3.0))
     assert found["slowest_over_mean"] == {"ar": 1.0, "auto": pytest.approx(20 / 30)}
+    assert found["runs"]["ar"] == [20.0, 10.0]
+    assert found["control"] == 2.0
     assert found["texts_like_ar"] == {"ar": 2, "auto": 0}
     worst = lowest([found, {"over_ar": {"auto": 0.9}, "slowest_over_mean": {"auto": 0.8}}])
     assert worst["lowest_over_ar"] == {"auto": 0.9}
