@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wager.draft.base import DraftRow, Proposal
-from wager.draft.lookup import LookupDrafter, copy_on
+from wager.draft.lookup import LookupDrafter, SuffixIndex, copy_on
 from wager.errors import ConfigError
 from wager.nn.noise import NoiseSource
 
@@ -73,6 +73,14 @@ def test_the_longest_match_wins_over_a_later_one() -> None:
     assert proposal is not None and proposal.token_ids.tolist() == [[1]]
     proposal = ask(drafter, [5, 1, 0, 5, 2, 0, 5], name="b")
     assert proposal is not None and proposal.token_ids.tolist() == [[2]]
+
+
+def test_of_places_without_number_the_latest_are_looked_at() -> None:
+    often = [1, 2, 1, 2, 3] * 200
+    tokens = [7, 8, 9, 1, 2, 4, *often, 8, 9, 1, 2]
+    assert SuffixIndex(2, 5).find(tokens) == (len(tokens) - 5, 2), "and not 8 9 1 2 long before"
+    near = [7, 8, 9, 1, 2, 4, *often[:245], 8, 9, 1, 2]
+    assert SuffixIndex(2, 5).find(near) == (5, 4)
 
 
 def test_depth_limits_the_proposal() -> None:
