@@ -11,9 +11,10 @@ from tests.equivalence.world import World, alone, drive, is_clean
 from tests.nn.kernels import ways
 from wager.draft.base import Unseen
 from wager.draft.block import BlockDrafter
+from wager.draft.lookup import LookupDrafter
 from wager.draft.scores import HostTop
 from wager.engine.engine import Engine
-from wager.policy import Blind
+from wager.policy import PLAIN, Blind, Offer
 from wager.tree import Tree
 
 pytestmark = MARKS
@@ -62,6 +63,39 @@ def test_several_rows_at_once(world: World, on_kernels: None) -> None:
     run = drive(engine, {0: list(enumerate(asked))}, {})
     assert [run.tokens(index) for index in range(3)] == alone(engine_of(world, "ar", kernels="off"), asked)
     assert [9, 9, 9] in begun
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("policy", ["fixed:4", "tree:9"])
+def test_copies_take_part_in_a_pass_behind_a_draft(
+    world: World, on_kernels: None, policy: str, temperature: float
+) -> None:
+    engine, asked = engine_of(world, policy), jobs(temperature)
+    engine.drafters["lookup"] = LookupDrafter(min_match=1)
+    run_unseen, begun = engine.runner.run_unseen, list[list[tuple[int, bool]]]()
+
+    def offer(rows: Any) -> list[Offer]:
+        """Every second row copies as soon as it can."""
+        able = [
+            "lookup" if "lookup" in row.drafters and i % 2 == 0 else "block" for i, row in enumerate(rows)
+        ]
+        return [
+            Offer(name) if name in row.drafters and row.max_depth > 0 else PLAIN
+            for name, row in zip(able, rows, strict=True)
+        ]
+
+    def counted(rows: Any, top: Any) -> Any:
+        begun.append([(row.num_nodes, row.tree is not None) for row in rows])
+        return run_unseen(rows, top)
+
+    engine.controller.policy.suffices = lambda *_: False  # type: ignore[method-assign]
+    engine.controller.offer = offer  # type: ignore[method-assign]
+    engine.runner.run_unseen = counted  # type: ignore[method-assign]
+    run = drive(engine, {0: list(enumerate(asked))}, {})
+    assert [run.tokens(index) for index in range(3)] == alone(engine_of(world, "ar", kernels="off"), asked)
+    assert is_clean(engine) and not engine.telemetry.drafter_failures
+    mixed = [rows for rows in begun if len({known for _, known in rows}) == 2]
+    assert mixed and all(count > 0 for rows in mixed for count, known in rows if known)
 
 
 def test_the_tree_is_the_one_that_a_look_would_have_given(world: World, on_kernels: None) -> None:

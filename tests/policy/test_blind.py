@@ -6,7 +6,9 @@ import pytest
 from tests.policy.situations import DRAFT_MS, FLAT, STEEP, World, known_costs, play
 from wager.policy import Controller, CostCurve, CostModel, Draft, Experience, Row
 from wager.policy.auto_step import Room
-from wager.policy.blind import MOST, Foresight, best_shares
+from wager.policy.blind import MOST, Foresight, best_shares, blind_bet
+from wager.policy.known import Known
+from wager.policy.nodes import Nodes
 from wager.trace.blindly import Blindly
 from wager.tree import build_forest
 
@@ -79,6 +81,32 @@ def test_several_rows_share_by_the_logarithm_of_their_speed() -> None:
     assert best_shares([good, poor], free(2))[0] == [1, 1]
     assert best_shares([good, poor], free(3))[0] == [2, 1]
     assert best_shares([good, np.empty(0)], free(6))[0] == [3, 0]
+
+
+def test_guesses_that_have_come_are_worth_what_such_ones_were() -> None:
+    foresight, experience = Foresight(), Experience()
+    known = Known(0.5, 48)
+    nodes = Nodes(experience, known, 64)
+    rows, copy = [ROW, Row("s", drafters=("copy",))], Draft("copy", 6, has_come=True)
+    seen(foresight, ROW, 0.9, 0.9, 0.9)
+
+    def shares(price: float, **changes: int) -> list[int]:
+        asked = [rows[0], rows[1]._replace(**changes)]
+        room = free(20, price)
+        bet, _ = blind_bet(asked, [Draft("draft", 3), copy], room, foresight, known, nodes.chain_worth)
+        assert bet is not None and bet.weights[1] is None
+        return list(bet.nodes)
+
+    assert shares(0.0)[1] == 6
+    assert shares(0.0, max_nodes=2)[1] == 2
+    assert shares(0.2)[1] == 1, "half of them stand, as far as is known"
+    for _ in range(30):
+        experience.survival.observe(6, 6, ("copy", ""))
+    assert shares(0.2)[1] > 2
+    assert nodes.chain_worth(rows[1], copy)[-1] > 5.0
+    unknown = Draft("copy", 6)  # under way: nobody knows what it is like
+    found = blind_bet(rows, [Draft("draft", 3), unknown], free(20), foresight, known, nodes.chain_worth)
+    assert found == (None, 0.0)
 
 
 def test_auto_looks_first_and_bets_blindly_once_it_knows_what_to_expect() -> None:

@@ -144,6 +144,8 @@ class Drafter(Protocol):
     """Target layers (0-based) whose outputs it wants; () for none."""
     uses_noise: bool
     """Whether its scores include the target's own noise (design: the drafter uses the same noise)."""
+    is_instant: bool
+    """Whether its guesses are there as soon as they are asked for: it runs no network."""
 
     def can_draft(self, row: DraftRow) -> bool:
         """Cheap: whether `draft` would propose anything for this row now. Called before every bet."""
@@ -214,6 +216,8 @@ class Drafter(Protocol):
 
 class HostDrafter:
     """What a drafter need not do whose guesses are the host's: begin early, or keep what the target saw."""
+
+    is_instant = False
 
     def grade(self, row: DraftRow) -> str:
         """All alike."""

@@ -84,6 +84,7 @@ class BlockDrafter:
 
     name = "block"
     uses_noise = True
+    is_instant = False
 
     def __init__(
         self, net: DFlash, target: TargetFace, shape: PoolShape, options: BlockOptions | None = None

@@ -28,6 +28,7 @@ class LookupDrafter(HostDrafter):
     name = "lookup"
     feature_layers: tuple[int, ...] = ()
     uses_noise = False
+    is_instant = True
 
     def __init__(self, min_match: int = 2, max_match: int = 5, depth: int = 16) -> None:
         """Tails of `max_match` down to `min_match` tokens are looked for; at most `depth` tokens proposed."""

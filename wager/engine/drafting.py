@@ -59,17 +59,16 @@ class Drafting:
 
     def propose(self, rows: Many[StepRow]) -> list[Proposal | None]:
         """What each row's drafter guesses. One that fails costs its rows their bets, no more."""
-        proposals: list[Proposal | None] = [None] * len(rows)
-        by_drafter: dict[str, list[int]] = {}
-        for i, row in enumerate(rows):
-            if row.offer.drafter is not None:
-                by_drafter.setdefault(row.offer.drafter, []).append(i)
-        for name, places in by_drafter.items():
-            for i, proposal in zip(places, self._ask(name, [rows[i] for i in places]), strict=True):
-                proposals[i] = proposal
+        by_drafter: dict[str, list[StepRow]] = {}
+        for row in rows:
+            if row.offer.drafter is not None and row.proposal is None:
+                by_drafter.setdefault(row.offer.drafter, []).append(row)
+        for name, own in by_drafter.items():
+            for row, proposal in zip(own, self._ask(name, own), strict=True):
+                row.proposal = proposal
                 if proposal is None:
-                    rows[i].offer = PLAIN
-        return proposals
+                    row.offer = PLAIN
+        return [row.proposal for row in rows]
 
     def _ask(self, name: str, rows: list[StepRow]) -> list[Proposal | None]:
         """Run a drafter; if it fails, its rows go on plainly and it is not asked for them again."""
@@ -92,7 +91,6 @@ class Drafting:
 
     def remember(self, row: StepRow, proposal: Proposal | None) -> None:
         """Keep a draft until the tokens that come show what it was worth."""
-        row.proposal = proposal
         if proposal is not None and row.offer.drafter is not None:
             phase = row.view.phase_of(row.offer.drafter)
             self._engine.hindsight.add(row.sequence.request_id, row.offer.drafter, phase, proposal)

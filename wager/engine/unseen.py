@@ -2,9 +2,9 @@
 
 Between a draft's candidates and the pass that verifies them a device stands idle for as long as the host
 decides. Where the policy says beforehand how many guesses to take (`Policy.blind`) and the device can build
-their trees, the pass is queued behind the draft, and the host sees both while the pass runs. The stages of
-step.py know of it in three places: `draft` begins such a pass, `arrange` takes its trees, `verify` what
-it gave.
+their trees, the pass is queued behind the draft, and the host sees both while the pass runs. Rows for which
+the host copies its guesses take part with those. The stages of step.py know of it in three places: `draft`
+begins such a pass, `arrange` takes its trees, `verify` what it gave.
 """
 
 from __future__ import annotations
@@ -47,20 +47,23 @@ class SightUnseen:
     def begin(self, rows: Many[StepRow]) -> None:
         """Queue the pass of these rows behind the draft they are offered, if the policy bets on that."""
         engine = self._engine
-        drafters = {row.offer.drafter for row in rows} - {None}
-        if len(rows) > engine.runner.max_unseen or len(drafters) != 1 or not all(map(_is_free, rows)):
+        name = self._drafter(rows)
+        if name is None or len(rows) > engine.runner.max_unseen or not all(map(_is_free, rows)):
             return
-        draft = self._draft(drafters.pop() or "", [row for row in rows if row.offer.drafter is not None])
+        draft = self._draft(name, [row for row in rows if row.offer.drafter == name])
         if draft is None:
             return
+        engine.drafting.propose([row for row in rows if row.offer.drafter != name])
         shares = iter(zip(draft.lines, draft.depths, strict=True))
-        lines = [next(shares) if row.offer.drafter is not None else (0, 0) for row in rows]
+        lines = [next(shares) if row.offer.drafter == name else (0, _num_known(row)) for row in rows]
         # No guess is deeper than its row may still write.
         lines = [
             (line, min(depth, row.view.max_depth)) for row, (line, depth) in zip(rows, lines, strict=True)
         ]
         drafts = [
-            Draft(row.offer.drafter, depth) if row.offer.drafter is not None else None
+            Draft(row.offer.drafter, depth, has_come=row.proposal is not None)
+            if row.offer.drafter is not None
+            else None
             for row, (_, depth) in zip(rows, lines, strict=True)
         ]
         blind = engine.controller.blind([row.view for row in rows], drafts)
@@ -69,6 +72,12 @@ class SightUnseen:
             # Growing may have moved a sequence to other pages.
             asked = [own._replace(pages=row.sequence.pages) for row, own in zip(rows, asked, strict=True)]
             self._begun = _Begun(asked, engine.runner.run_unseen(asked, draft.top))
+
+    def _drafter(self, rows: Many[StepRow]) -> str | None:
+        """The one whose draft is not there yet; None where there is none, or several."""
+        names = {row.offer.drafter for row in rows if row.offer.drafter is not None}
+        waited_for = [name for name in names if not self._engine.drafters[name].is_instant]
+        return waited_for[0] if len(waited_for) == 1 else None
 
     def see(self, rows: Many[StepRow], drafts: Many[Draft | None]) -> list[Tree]:
         """The trees in the pass under way; the policy is told what drafts it has bet on."""
@@ -103,9 +112,13 @@ class SightUnseen:
         asked, ranks = [], 1 if blind.is_chain else ranks
         shares = zip(rows, lines, blind.nodes, blind.weights, strict=True)
         for row, (line, depth), nodes, weights in shares:
-            most = min(nodes, self._engine.runner.unseen_nodes(depth, ranks))
             pending, _, start, pages, _ = row.run_row()
-            asked.append(UnseenRow(pending, start, pages, most, line, depth, weights, blind.is_chain))
+            if row.proposal is not None:
+                tree = Tree.chain(row.proposal.token_ids[: min(nodes, depth), 0])
+                asked.append(UnseenRow(pending, start, pages, tree.num_nodes, line, depth, tree=tree))
+            else:
+                most = min(nodes, self._engine.runner.unseen_nodes(depth, ranks))
+                asked.append(UnseenRow(pending, start, pages, most, line, depth, weights, blind.is_chain))
         return asked
 
     def _has_pages(self, rows: Many[StepRow], asked: Many[UnseenRow]) -> bool:
@@ -116,6 +129,11 @@ class SightUnseen:
         except OutOfPages:
             return False
         return True
+
+
+def _num_known(row: StepRow) -> int:
+    """Guesses of its draft that are there."""
+    return 0 if row.proposal is None else len(row.proposal.token_ids)
 
 
 def _is_free(row: StepRow) -> bool:

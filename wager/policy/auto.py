@@ -188,7 +188,7 @@ class Auto:
     def _blind(self, step: Step, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Blind | None:
         if step.room is None or self._foresight is None:
             return None
-        bet, value = blind_bet(rows, drafts, step.room, self._foresight, self._known)
+        bet, value = blind_bet(rows, drafts, step.room, self._foresight, self._known, self._nodes.chain_worth)
         if value < _CHEAP * step.num_emitting and self._plain_is_stale(rows, step):
             return None
         return bet

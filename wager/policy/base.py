@@ -71,6 +71,8 @@ class Draft:
     """[depths, ranks]; None for a drafter without probabilities of its own, which proposes one chain."""
     spine_only: bool = False
     """Deeper guesses follow rank 0 alone (an autoregressive drafter), so other ranks cannot have children."""
+    has_come: bool = False
+    """Among drafts under way (`Policy.blind`): its guesses are there, and have no probabilities."""
 
 
 @dataclass(frozen=True, slots=True)

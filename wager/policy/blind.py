@@ -8,7 +8,7 @@ learns from every draft afterwards what a look would have told.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
@@ -24,6 +24,9 @@ MOST_OF_MANY = 16
 """
 _OWN_RATE = 0.3  # share of the newest draft in what a request expects,
 _RATE = 0.02  # and in what all do
+
+ChainWorth = Callable[[Row, Draft], FloatArray]
+"""What each number of guesses of such a draft is expected to be worth in tokens, from one on."""
 
 _Key = tuple[str, str]
 """Drafter and phase of the text."""
@@ -66,17 +69,27 @@ class Foresight:
 
 
 def blind_bet(
-    rows: Sequence[Row], drafts: Sequence[Draft | None], room: Room, foresight: Foresight, known: Known
+    rows: Sequence[Row],
+    drafts: Sequence[Draft | None],
+    room: Room,
+    foresight: Foresight,
+    known: Known,
+    chain_worth: ChainWorth,
 ) -> tuple[Blind | None, float]:
     """How many guesses to take of each draft, by what drafts of these rows have been like, and their worth.
 
-    None where no number is worth anything, or a draft must be seen.
+    None where no number is worth anything, or a draft must be seen. Of those that have come `chain_worth`
+    tells what they are worth.
     """
     curves, weights = list[FloatArray](), list[tuple[float, float, float] | None]()
     most = 2 * MOST_OF_MANY if len(rows) >= MANY else MOST
     for row, draft in zip(rows, drafts, strict=True):
         if draft is None:
             curves.append(np.empty(0))
+            weights.append(None)
+            continue
+        if draft.has_come:
+            curves.append(chain_worth(row, draft)[: min(row.max_nodes, most)])
             weights.append(None)
             continue
         calibrator = known.line(draft.drafter, row.phase_of(draft.drafter)).calibrator

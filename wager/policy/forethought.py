@@ -60,7 +60,10 @@ class Forethought:
         if not step.num_worthy or step.room is None or not step.room.places:
             return
         if [offer.drafter for offer in offers] == [draft and draft.drafter for draft in drafts]:
-            like = [draft and Draft(draft.drafter, draft.num_depths) for draft in drafts]
+            like = [
+                draft and Draft(draft.drafter, draft.num_depths, has_come=draft.logprobs is None)
+                for draft in drafts
+            ]
             step.foreseen = Foreseen(like, self._blind(step, rows, like))
         self._thought = Thought(rows, step, offers)
 

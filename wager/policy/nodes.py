@@ -56,6 +56,10 @@ class Nodes:
             spine_only=limits.spine_only,
         )
 
+    def chain_worth(self, row: Row, draft: Draft) -> FloatArray:
+        """What each number of guesses of a draft without probabilities is worth in tokens, from one on."""
+        return np.asarray(np.exp(self._increments(row, draft)[:, 0].cumsum()).cumsum())
+
     def _scores(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> FloatArray:
         """[rows, depths, ranks]: log-probabilities of all candidates, as they have turned out to be."""
         made = [(i, draft) for i, draft in enumerate(drafts) if draft is not None]

@@ -194,7 +194,8 @@ class GraphRunner(TargetRunner):
         with self._inference:
             self._room_for_features()
             laid = [RunRow(row.pending, row.stand_in, row.context_len, row.pages) for row in rows]
-            starts, size = self._fill(laid, is_seen=False)
+            known = [place for place, row in enumerate(rows) if row.tree is not None]
+            starts, size = self._fill(laid, known)
             assert size is not None, "more tokens than the largest bucket"
             self._planting.begin(rows, starts, top, self._tables, self._captured)
             return self._launch(laid, starts, size)
@@ -334,8 +335,10 @@ class GraphRunner(TargetRunner):
 
     # -- tables
 
-    def _fill(self, rows: Sequence[RunRow], *, is_seen: bool = True) -> tuple[list[int], Size | None]:
-        """Write the pass to the host's tables and send them.
+    def _fill(
+        self, rows: Sequence[RunRow], known: Sequence[int] | None = None
+    ) -> tuple[list[int], Size | None]:
+        """Write the pass to the host's tables and send them; `known` as in `lay_pass`.
 
         Returns where its rows start, and its bucket, None where it has none.
         """
@@ -343,7 +346,7 @@ class GraphRunner(TargetRunner):
             self._sent.synchronize()  # the copy of the pass before may still read them
         num_tokens = sum([len(row.pending) + row.tree.num_nodes for row in rows])
         tables = self._tables if num_tokens <= self._sizes.most else self._large
-        laid = lay_pass(rows, tables, self._page_size, is_seen=is_seen)
+        laid = lay_pass(rows, tables, self._page_size, known)
         size = self._sizes.of(num_tokens, len(rows), laid.longest)
         tables.pad_tokens(num_tokens, (size or self._sizes.beyond).tokens)
         tables.lay_rows(laid.lines, self._cut(size or self._sizes.beyond).tiling)

@@ -35,7 +35,7 @@ class RunRow(NamedTuple):
 
 
 class UnseenRow(NamedTuple):
-    """One row of a pass whose tree is not known yet."""
+    """One row of a pass in which trees are not known yet."""
 
     pending: Sequence[int]
     context_len: int
@@ -48,6 +48,8 @@ class UnseenRow(NamedTuple):
     weights: tuple[float, float, float] | None = None
     """How they are read (`Blind`)."""
     is_chain: bool = False
+    tree: Tree | None = None
+    """A chain that is known already, among rows whose trees are not."""
 
     @property
     def num_tokens(self) -> int:
@@ -55,8 +57,8 @@ class UnseenRow(NamedTuple):
 
     @property
     def stand_in(self) -> Tree:
-        """A tree of as many nodes."""
-        return _stand_in(self.num_nodes, self.is_chain)
+        """A tree of as many nodes, where it is not known."""
+        return _stand_in(self.num_nodes, self.is_chain) if self.tree is None else self.tree
 
 
 @lru_cache(maxsize=512)

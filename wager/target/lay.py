@@ -8,7 +8,7 @@ each, take shorter ways. Called by graphs.py; inputs.py does the same for passes
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,22 +36,29 @@ class Laid(NamedTuple):
     """Whether the page table has changed."""
 
 
-def lay_pass(rows: Sequence[RunRow], tables: PassTables, page_size: int, *, is_seen: bool = True) -> Laid:
+def lay_pass(
+    rows: Sequence[RunRow], tables: PassTables, page_size: int, known: Collection[int] | None = None
+) -> Laid:
     """Tokens, positions, slots, masks and pages of these rows; raises CapacityError where pages are short.
 
-    is_seen: whether the trees are known. Those that are not are laid on the device, masks and all.
+    known: places of the rows whose trees are known, chains all of them; None: every tree is. Those that are
+    not are laid on the device, masks and all.
     """
     starts = row_starts(rows)
     has_moved = _lay_pages(rows, starts, tables, page_size)
     if len(rows) == 1:
-        line = _lay_one(rows[0], starts[1], tables.host, page_size, is_seen)
+        line = _lay_one(rows[0], starts[1], tables.host, page_size, known is None)
         return Laid(starts, [line], line.context_len, has_moved)
     longest = max([row.context_len for row in rows])
-    return Laid(starts, _lay_several(rows, starts, tables, page_size, is_seen), longest, has_moved)
+    return Laid(starts, _lay_several(rows, starts, tables, page_size, known), longest, has_moved)
 
 
 def _lay_several(
-    rows: Sequence[RunRow], starts: Sequence[int], tables: PassTables, page_size: int, is_seen: bool
+    rows: Sequence[RunRow],
+    starts: Sequence[int],
+    tables: PassTables,
+    page_size: int,
+    known: Collection[int] | None,
 ) -> npt.NDArray[np.int64]:
     """Returns the lines of the row table."""
     num_rows, num_tokens, host = len(rows), starts[-1], tables.host
@@ -65,7 +72,10 @@ def _lay_several(
         host.slots[:num_rows] = tables.slots_at(lines[:, 4], lines[:, 3], page_size)
         return lines
     lines[:, 1] = np.diff(starts)
-    lines[:, 2] = (_lay_tokens if is_seen else _lay_unseen)(rows, starts, tables)
+    if known is None:
+        lines[:, 2] = _lay_tokens(rows, starts, tables)
+    else:
+        lines[:, 2] = _lay_unseen(rows, starts, tables, known)
     row = np.repeat(lines[:, 4], lines[:, 1])
     own = lines[row]
     host.positions[:num_tokens] += own[:, 3]
@@ -135,17 +145,23 @@ def _lay_tokens(rows: Sequence[RunRow], starts: Sequence[int], tables: PassTable
     return causal
 
 
-def _lay_unseen(rows: Sequence[RunRow], starts: Sequence[int], tables: PassTables) -> list[int]:
-    """The same where nodes are laid on the device: pending tokens alone, which see no node."""
+def _lay_unseen(
+    rows: Sequence[RunRow], starts: Sequence[int], tables: PassTables, known: Collection[int]
+) -> list[int]:
+    """The same where nodes are laid on the device, but for known chains: pending tokens see no node."""
     tokens: list[int] = []
     behind: list[int] = []
     causal: list[int] = []
     for index, (pending, tree, _, _, _) in enumerate(rows):
-        count, nodes = len(pending), [0] * tree.num_nodes
+        count, num_nodes = len(pending), tree.num_nodes
         tokens += pending
-        tokens += nodes
         behind += range(count)
-        behind += nodes
+        if index in known:
+            tokens += tree.token_ids.tolist()
+            behind += range(count, count + num_nodes)
+        else:
+            tokens += [0] * num_nodes
+            behind += [0] * num_nodes
         causal.append(starts[index + 1] - starts[index] if tree.is_chain else count)
     host, num_tokens = tables.host, starts[-1]
     host.token_ids[:num_tokens], host.positions[:num_tokens] = tokens, behind

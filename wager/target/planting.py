@@ -60,7 +60,8 @@ class Planting:
         for place, (row, first) in enumerate(zip(rows, self._firsts, strict=True)):
             root = row.context_len + len(row.pending) - 1
             used = 1 if row.is_chain else ranks
-            bed = Bed(row.line, row.num_depths, used, row.num_nodes, first, root, row.weights)
+            planted = row.num_nodes if row.tree is None else 0
+            bed = Bed(row.line, row.num_depths, used, planted, first, root, row.weights)
             self._beds.host[place] = bed.numbers()
         self._beds.push()
         captured.run(self._key(num_rows, top), self._build(num_rows, top, into))
@@ -88,6 +89,9 @@ class Planting:
             self._grown.synchronize()
         found = []
         for row, first in zip(rows, self._firsts, strict=True):
+            if row.tree is not None:
+                found.append(row.tree)
+                continue
             depth, _, parent, token = self._view[:, first : first + row.num_nodes]
             found.append(Tree(token.copy(), parent.astype(np.int32), depth.astype(np.int32)))
         return found
