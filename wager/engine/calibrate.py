@@ -38,6 +38,7 @@ _CONTEXTS = (512, 4096, 16384)
 _CPU_CONTEXTS = (256,)
 _BUDGET_S = 30.0  # of a start on a device: what was not reached by then is left to learning
 _LONGEST_MS = 60.0  # on a CPU, where a request may come at any moment
+_TIMED = 2  # the way in which passes are timed: times of another are not believed
 _CPU_BYTES = 64 << 20  # that runs on a CPU may touch: there memory is only taken when it is first used
 
 
@@ -178,6 +179,7 @@ def key_of(parts: Parts) -> Key:
         "page_size": runner.pool.spec.page_size,
         "torch": torch.__version__,
         "wager": _own_version(),
+        "timed": _TIMED,
     }
 
 

@@ -33,14 +33,15 @@ class _Span(NamedTuple):
     end: Event
 
 
-def _cuda_event() -> Event:
+def cuda_event() -> Event:
+    """A mark of a CUDA device's stream."""
     return cast(Event, torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
 
 
 class DeviceClock:
     """Spans of work by step."""
 
-    def __init__(self, make_event: Callable[[], Event] = _cuda_event) -> None:
+    def __init__(self, make_event: Callable[[], Event] = cuda_event) -> None:
         self._make_event = make_event
         self._free: list[Event] = []
         self._open: dict[str, Event] = {}

@@ -8,7 +8,7 @@ only free pages are used, nothing is evicted for them. Used by calibrate.py.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from wager.draft.base import Drafter, DraftRow, KeptTokens, Proposal
+from wager.engine.device_clock import cuda_event
 from wager.engine.drafting import DRAFT_ROOM
 from wager.engine.engine import Engine
 from wager.kvcache.pages import consecutive_runs
@@ -75,7 +76,11 @@ class PassClock:
         return self.num_pages(rows, length) <= self._allocator.num_free
 
     def time_pass(self, case: PassCase) -> Clocked:
-        """The pass, and the target's choice at each of its tokens."""
+        """The pass, and the target's choice at each of its tokens.
+
+        Of several rows on a device, whose steps are not taken apart later (`Experience`), as plain steps are
+        that run ahead: behind another pass, during which the host has done its part.
+        """
         tokens = case.row_tokens
         text = [_TOKEN] * (case.context_len + 1)
         with self._pages(case.rows, case.context_len + max(tokens)) as pages:
@@ -85,12 +90,27 @@ class PassClock:
             ]
             choices = [ChoiceRow(_GREEDY, 0, text, 1, tree, bare=True) for tree in trees]
             self._synchronise()
+            if self._is_cuda and case.rows > 1:
+                self._runner.run(rows)
+                return Clocked(self._marked(lambda: self._chosen(rows, choices)))
             began = time.perf_counter()
-            result = self._runner.run(rows)
-            assert result.logits is not None
-            self._engine.sampler.choose(result.logits, choices)
+            self._chosen(rows, choices)
             self._synchronise()
             return Clocked((time.perf_counter() - began) * 1e3)
+
+    def _chosen(self, rows: Sequence[RunRow], choices: Sequence[ChoiceRow]) -> None:
+        result = self._runner.run(rows)
+        assert result.logits is not None
+        self._engine.sampler.choose(result.logits, choices)
+
+    def _marked(self, work: Callable[[], None]) -> float:
+        """Milliseconds of the device from what is launched already to the end of this work."""
+        began, ended = cuda_event(), cuda_event()
+        began.record()
+        work()
+        ended.record()
+        self._synchronise()
+        return began.elapsed_time(ended)
 
     def time_draft(self, case: DraftCase) -> Clocked | None:
         """A draft behind one new token; None where the drafter proposes nothing here."""
