@@ -5,7 +5,7 @@ import sys
 
 _SCRIPT = """
 import gc
-from wager.garbage import settle_garbage
+from wager.garbage import settle_garbage, use_idle_moment
 
 held = [[] for _ in range(1000)]
 before = gc.get_threshold()
@@ -16,6 +16,12 @@ loop = []
 loop.append(loop)
 del loop
 assert gc.collect() > 0, "what comes later is still found"
+for looks, collects in ((0, False), (50, False), (60, True)):
+    for _ in range(looks):
+        gc.collect(1)
+    seen = gc.get_stats()[2]["collections"]
+    use_idle_moment()
+    assert (gc.get_stats()[2]["collections"] > seen) is collects, looks
 """
 
 

@@ -28,6 +28,7 @@ from wager.bench.plan import BASELINE
 from wager.bench.suites import DEMO_KINDS
 from wager.engine.assemble import build_controller
 from wager.errors import ConfigError, ModelError
+from wager.garbage import use_idle_moment
 from wager.llm import LLM
 from wager.policy import Controller
 from wager.records import SamplingParams
@@ -132,6 +133,7 @@ def at_the_engine(llm: LLM, controller: Controller) -> Iterator[None]:
 def answer(llm: LLM, controller: Controller, asked: Sequence[Asked]) -> Done:
     """Answer a batch. Raises ModelError where a request fails."""
     ended, tokens = [0.0] * len(asked), [[0]] * len(asked)
+    use_idle_moment()  # as a server does
     with at_the_engine(llm, controller):
         start = time.perf_counter()
         for event in llm.stream([one.prompt_ids for one in asked], [one.params for one in asked]):

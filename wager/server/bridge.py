@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from wager import garbage
 from wager.engine.engine import Engine, Event
 from wager.errors import WagerError, one_line
 from wager.records import SamplingParams
@@ -248,6 +249,7 @@ class Bridge:
             self._hand_out(events, (time.perf_counter() - began) * 1e3)
         if not engine.has_work:
             _check_pages(engine)
+            garbage.use_idle_moment()
 
     def _hand_out(self, events: list[Event], step_ms: float) -> None:
         now = time.monotonic()
