@@ -14,7 +14,7 @@ _DUE = 100  # and in an idle moment
 
 
 def settle_garbage() -> None:
-    """What there is now stays; what comes is looked through in full a thousand times less often than usual."""
+    """What there is now stays; what comes is looked through in full a thousand times less often."""
     gc.collect()
     gc.freeze()
     young, middle, _ = gc.get_threshold()
