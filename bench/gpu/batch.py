@@ -43,6 +43,7 @@ MIXES: dict[str, tuple[str, ...]] = {
 """Kinds that take turns in a batch."""
 _SAMPLED = "half sampled"
 _LEAST = 16  # requests of a cell: so many small batches are answered
+_A_STEP_S = 1e-3  # between two tokens: they are of different steps
 _SHORTER = 7  # tokens by which a prompt is cut each time it is used again, so that no two texts are alike
 
 
@@ -78,6 +79,14 @@ class Done(NamedTuple):
     wall_s: float
     ended_s: list[float]
     tokens: list[list[int]]
+    steps_ms: list[float] = []  # noqa: RUF012 (nobody writes to it)
+    """Of every step since all requests had begun."""
+
+    @property
+    def late_ms(self) -> list[float]:
+        """Steps that took more than twice as long as most."""
+        usual = statistics.median(self.steps_ms) if self.steps_ms else 0.0
+        return [round(one, 2) for one in self.steps_ms if one > 2.0 * usual]
 
     @property
     def tokens_per_s(self) -> float:
@@ -133,10 +142,17 @@ def at_the_engine(llm: LLM, controller: Controller) -> Iterator[None]:
 def answer(llm: LLM, controller: Controller, asked: Sequence[Asked]) -> Done:
     """Answer a batch. Raises ModelError where a request fails."""
     ended, tokens = [0.0] * len(asked), [[0]] * len(asked)
+    begun, steps_ms = set[int](), list[float]()
     use_idle_moment()  # as a server does
     with at_the_engine(llm, controller):
-        start = time.perf_counter()
+        start = latest = time.perf_counter()
         for event in llm.stream([one.prompt_ids for one in asked], [one.params for one in asked]):
+            now = time.perf_counter()
+            if now - latest > _A_STEP_S:  # the tokens of one step come at once
+                if len(begun) == len(asked):
+                    steps_ms.append((now - latest) * 1e3)
+                latest = now
+            begun.add(event.index)
             if event.output is None:
                 continue
             if event.output.error:
@@ -144,7 +160,7 @@ def answer(llm: LLM, controller: Controller, asked: Sequence[Asked]) -> Done:
             ended[event.index] = time.perf_counter() - start
             tokens[event.index] = event.output.token_ids
         wall_s = time.perf_counter() - start
-    return Done(wall_s, ended, tokens)
+    return Done(wall_s, ended, tokens, steps_ms)
 
 
 def _rate(runs: Sequence[Done]) -> float:
@@ -157,6 +173,7 @@ def cell(policies: Mapping[str, Sequence[Done]]) -> dict[str, Any]:
     rates = {name: _rate(own) for name, own in policies.items()}
     found: dict[str, Any] = {"tokens_per_s": rates}
     found["runs"] = {name: [one.tokens_per_s for one in own] for name, own in policies.items()}
+    found["late_ms"] = {name: [one.late_ms for one in own] for name, own in policies.items()}
     found["slowest_over_mean"] = {name: min(one.slowest for one in own) for name, own in policies.items()}
     plain = policies.get(BASELINE)
     if plain:

@@ -120,6 +120,11 @@ def done(wall_s: float, *ended: float, token: int = 1) -> Done:
     return Done(wall_s, list(ended), [[token] * 10 for _ in ended])
 
 
+def test_late_steps_are_told() -> None:
+    assert Done(1.0, [1.0], [[1]], [5.0, 5.1, 16.504, 4.9, 9.0]).late_ms == [16.5]
+    assert done(1.0, 1.0).late_ms == []
+
+
 def test_a_cell_compares_totals_and_the_slowest_request() -> None:
     found = cell(
         {"ar": [done(1.0, 1.0, 1.0), done(2.0, 2.0, 2.0)], "auto": [done(0.5, 0.25, 0.5, token=2)] * 2}
