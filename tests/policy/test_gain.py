@@ -123,9 +123,9 @@ def test_a_large_crowd_looks_once_and_waits_for_its_whole_price() -> None:
     for _ in range(3):
         seen.append(waits(probe))
         probe.result(won=False, price=2.0, num_rows=64)
-    assert seen == [1, 3200, 3200], "an eighth of half a percent of the time"
+    assert seen == [1, 6400, 6400], "a sixteenth of half a percent of the time"
     probe.result(won=True, price=2.0, num_rows=64)
-    assert probe.interval == 3200, "a look that wins costs as much: what comes of it will show"
+    assert probe.interval == 6400, "a look that wins costs as much: what comes of it will show"
     for _ in range(12):
         probe.paid()
     assert probe.due()

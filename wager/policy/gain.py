@@ -97,7 +97,7 @@ class Probe:
             return  # the next one is due at once
         # Of few rows the last tells: the first has paid for what the drafter missed, and may have been late.
         price = max(0.0, self._price) if many else self._taken * price
-        dear = math.ceil(price / _LOOKING * max(1.0, num_rows / _LARGE) ** 3)
+        dear = math.ceil(price / _LOOKING * max(1.0, num_rows / _LARGE) ** 4)
         self._begin_waiting()
         longest, least = max(self.longest, dear), dear if many else dear // _DEAR
         if won and many:
