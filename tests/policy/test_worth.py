@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.policy.situations import FLAT, gained, known_costs, share, step, under_way
-from wager.policy import PLAIN, Coming, Draft, Row
+from tests.policy.situations import DRAFT_MS, FLAT, gained, known_costs, share, step, under_way
+from wager.policy import PLAIN, Coming, Draft, Row, RowOutcome, StepOutcome
 from wager.policy.auto import Auto
 from wager.policy.base import MANY, crowd_of
 from wager.policy.gain import TRIAL, TRIED
@@ -262,3 +262,32 @@ def test_in_a_crowd_the_account_of_all_decides(num_rows: int) -> None:
     policy.experience.ledger.total.balance_ms = -1000.0
     policy._rest.cut()
     assert not any(offer.drafter for offer in policy.offer(rows))
+
+
+@pytest.mark.parametrize("num_rows", [1, 3])
+def test_a_drafter_is_tried_though_another_is_worth_something(num_rows: int) -> None:
+    """The second is the better one by far, and nothing but trying it tells."""
+    policy, used = Auto(known_costs(FLAT, drafters=("draft", "other"))), list[str | None]()
+    rng, lens = np.random.default_rng(3), [100] * num_rows
+    for _ in range(80):
+        rows = [
+            Row(f"r{i}", length, max_nodes=64, max_depth=3000, drafters=("draft", "other"))
+            for i, length in enumerate(lens)
+        ]
+        offers = policy.offer(rows)
+        used += [offer.drafter for offer in offers]
+        chances = [np.full(8, 0.95 if offer.drafter == "other" else 0.55) for offer in offers]
+        drafts = [
+            None if offer.drafter is None else Draft(offer.drafter, 8, np.log(own)[:, None])
+            for offer, own in zip(offers, chances, strict=True)
+        ]
+        forest = policy.arrange(rows, drafts)
+        nodes = [int((forest.row[: forest.num_nodes] == i).sum()) for i in range(num_rows)]
+        stood = [int((rng.random(8) < own).cumprod().sum()) for own in chances]
+        accepted = [min(pair) for pair in zip(nodes, stood, strict=True)]
+        shares = [RowOutcome(*one, one[-1] + 1) for one in zip(rows, offers, nodes, accepted, strict=True)]
+        ms = 5.0 + 0.01 * sum(nodes)
+        policy.learn(StepOutcome(shares, num_rows + sum(nodes), ms, DRAFT_MS if any(drafts) else 0.0))
+        lens = [length + took + 1 for length, took in zip(lens, accepted, strict=True)]
+    assert "draft" in used[: 20 * num_rows], "both are tried"
+    assert used[-40 * num_rows :].count("other") > 35 * num_rows

@@ -54,7 +54,7 @@ class Worth:
         """Drafters that ran in the step before."""
 
     def drafters(self, rows: Sequence[Row], rate: float) -> list[tuple[str, ...]]:
-        """Which may draft for each row: of few rows the one that is worth most, whatever that is."""
+        """Which may draft for each row: of few rows the one that may be worth most, whatever that is."""
         num_rows, found, prices = len(rows), list[tuple[str, ...]](), dict[str, float]()
 
         def net(row: Row, drafter: str) -> float:
@@ -62,7 +62,7 @@ class Worth:
             if price is None:
                 draft_ms = self._experience.costs.draft_ms(drafter, num_rows, longest_context(rows))
                 price = prices[drafter] = rate * draft_ms / num_rows
-            return self._known.gain(row, drafter, num_rows).value - price
+            return self._known.hope(row, drafter, num_rows) - price
 
         for row in rows:
             if row.max_depth <= 0 or row.max_nodes <= 0 or not row.emits:
