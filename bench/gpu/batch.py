@@ -79,7 +79,7 @@ class Done(NamedTuple):
     wall_s: float
     ended_s: list[float]
     tokens: list[list[int]]
-    steps_ms: list[float] = []  # noqa: RUF012 (nobody writes to it)
+    steps_ms: Sequence[float] = ()
     """Of every step since all requests had begun."""
 
     @property
@@ -145,13 +145,14 @@ def answer(llm: LLM, controller: Controller, asked: Sequence[Asked]) -> Done:
     begun, steps_ms = set[int](), list[float]()
     use_idle_moment()  # as a server does
     with at_the_engine(llm, controller):
-        start = latest = time.perf_counter()
+        start = latest = step_began = time.perf_counter()
         for event in llm.stream([one.prompt_ids for one in asked], [one.params for one in asked]):
             now = time.perf_counter()
             if now - latest > _A_STEP_S:  # the tokens of one step come at once
                 if len(begun) == len(asked):
-                    steps_ms.append((now - latest) * 1e3)
-                latest = now
+                    steps_ms.append((now - step_began) * 1e3)
+                step_began = now
+            latest = now
             begun.add(event.index)
             if event.output is None:
                 continue

@@ -107,16 +107,15 @@ class SuffixIndex:
         self._before: list[int] = []
         """and of every place the end of the run's place before; -1 where there is none."""
         self._tail: list[int] = []
-        self._num_known = 0
 
     def follows(self, tokens: Sequence[int]) -> bool:
         """Whether `tokens` can be what was known and more; told by the length and the last run."""
-        count = self._num_known
+        count = len(self._before)
         return count <= len(tokens) and list(tokens[count - len(self._tail) : count]) == self._tail
 
     def has_stood(self, tokens: Sequence[int]) -> bool:
         """Whether there is anything to copy."""
-        if len(tokens) > self._num_known:
+        if len(tokens) > len(self._before):
             self._grow(tokens)
         return bool(self._before) and self._before[-1] >= 0
 
@@ -152,7 +151,6 @@ class SuffixIndex:
         ):
             before.append(latest.get(run, -1))
             latest[run] = end
-        self._num_known = len(tokens)
         self._tail = list(tokens[-self._max_match :])
 
 

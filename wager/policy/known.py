@@ -127,14 +127,13 @@ class Known:
             gains[crowd] = gain
         return gain
 
-    def hope(self, row: Row, drafter: str, num_rows: int) -> float:
-        """What a draft may be worth to it: more than is known, as long as hardly any of its kind was seen.
+    def hope(self, row: Row, drafter: str) -> float:
+        """By how many tokens a draft may be worth more than is known, while hardly any of its kind was seen.
 
         Or a drafter would never be tried where another is worth more than what a draft is taken for at first.
         """
         gains = self.line(drafter, row.phase_of(drafter)).gains
-        hope = _HOPE if max(gain.count for gain in gains.values()) < _TRIED else 0.0
-        return self.gain(row, drafter, num_rows).value + hope
+        return _HOPE if max(gain.count for gain in gains.values()) < _TRIED else 0.0
 
     def reach(self, row: Row, drafter: str) -> Reach:
         """The same of what shorter drafts keep."""
