@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.policy.situations import DRAFT_MS, FLAT, gained, known_costs, share, step, under_way
-from wager.policy import PLAIN, Coming, Draft, Row, RowOutcome, StepOutcome
+from tests.policy.situations import FLAT, gained, known_costs, share, step, under_way
+from wager.policy import PLAIN, Coming, Draft, Row
 from wager.policy.auto import Auto
 from wager.policy.base import MANY, crowd_of
 from wager.policy.gain import TRIAL, TRIED
@@ -262,60 +262,3 @@ def test_in_a_crowd_the_account_of_all_decides(num_rows: int) -> None:
     policy.experience.ledger.total.balance_ms = -1000.0
     policy._rest.cut()
     assert not any(offer.drafter for offer in policy.offer(rows))
-
-
-def drafters_used(num_rows: int, stands: dict[str, float]) -> list[str | None]:
-    """Which drafters rows had that could have either, 80 steps long; guesses stand as often as that.
-
-    The second proposes without probabilities, as one that copies does.
-    """
-    policy, used = Auto(known_costs(FLAT, drafters=("draft", "other"))), list[str | None]()
-    rng, lens = np.random.default_rng(3), [100] * num_rows
-    for _ in range(80):
-        rows = [
-            Row(f"r{i}", length, max_nodes=64, max_depth=3000, drafters=("draft", "other"))
-            for i, length in enumerate(lens)
-        ]
-        offers = policy.offer(rows)
-        used += [offer.drafter for offer in offers]
-        chances = [np.full(8, stands.get(offer.drafter or "", 0.0)) for offer in offers]
-        drafts = [
-            None
-            if offer.drafter is None
-            else Draft(offer.drafter, 8, np.log(own)[:, None] if offer.drafter == "draft" else None)
-            for offer, own in zip(offers, chances, strict=True)
-        ]
-        forest = policy.arrange(rows, drafts)
-        nodes = [int((forest.row[: forest.num_nodes] == i).sum()) for i in range(num_rows)]
-        stood = [int((rng.random(8) < own).cumprod().sum()) for own in chances]
-        accepted = [min(pair) for pair in zip(nodes, stood, strict=True)]
-        shares = [RowOutcome(*one, one[-1] + 1) for one in zip(rows, offers, nodes, accepted, strict=True)]
-        ms = 5.0 + 0.01 * sum(nodes)
-        policy.learn(StepOutcome(shares, num_rows + sum(nodes), ms, DRAFT_MS if any(drafts) else 0.0))
-        lens = [length + took + 1 for length, took in zip(lens, accepted, strict=True)]
-    return used
-
-
-@pytest.mark.parametrize("num_rows", [1, 3])
-def test_a_drafter_is_tried_though_another_is_worth_something(num_rows: int) -> None:
-    """The second is the better one by far, and nothing but trying it tells."""
-    used = drafters_used(num_rows, {"draft": 0.55, "other": 0.95})
-    assert used[-40 * num_rows :].count("other") > 35 * num_rows
-
-
-@pytest.mark.parametrize("num_rows", [1, 3])
-def test_hope_for_one_drafter_costs_no_row_the_other(num_rows: int) -> None:
-    """The second is worthless, which a few tries show: nobody goes without a draft for it."""
-    used = drafters_used(num_rows, {"draft": 0.8, "other": 0.001})
-    assert 0 < used.count("other") < 20 * num_rows
-    assert used[20 * num_rows :].count("draft") > 55 * num_rows
-
-
-def test_nobody_hopes_for_what_is_known_to_be_worth_nothing() -> None:
-    """Were it chosen, it would not be drafted with after all, and the row would have no draft."""
-    policy, row = Auto(known_costs(FLAT, drafters=("draft", "other"))), Row("r", drafters=("draft", "other"))
-    for drafter, gain, times in (("draft", 2.0, 20), ("other", -0.5, 4)):
-        for _ in range(times):
-            policy._known.gain(row, drafter, 1).add(gain)
-            policy._known.line(drafter, "").gain(crowd_of(1)).add(gain)
-    assert policy._worth.drafters([row], 0.2) == [("draft",)]

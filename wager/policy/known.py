@@ -21,8 +21,6 @@ _LOOKS = 3  # drafts in a row when one is tried again: the first pays for what i
 _OWN_STEPS = 8.0  # plain steps of its own after which a request's pace counts as much as the others'
 _YOUNG = 8  # steps in which a drafter has not found its way into an answer yet: they say little of the rest
 _WELL_KNOWN = 16.0  # drafts after which a crowd's gain is more than a guess
-_HOPE = 4.0  # tokens by which a draft may be worth more than is known, as long as fewer were seen than
-_TRIED = 10.0  # so many, the two for the first guess included
 
 
 Gains = dict[int, SteadyMean]
@@ -126,14 +124,6 @@ class Known:
                 gain.value += seen[near].value - line.gain(near).value
             gains[crowd] = gain
         return gain
-
-    def hope(self, row: Row, drafter: str) -> float:
-        """By how many tokens a draft may be worth more than is known, while hardly any of its kind was seen.
-
-        Or a drafter would never be tried where another is worth more than what a draft is taken for at first.
-        """
-        gains = self.line(drafter, row.phase_of(drafter)).gains
-        return _HOPE if max(gain.count for gain in gains.values()) < _TRIED else 0.0
 
     def reach(self, row: Row, drafter: str) -> Reach:
         """The same of what shorter drafts keep."""

@@ -54,10 +54,7 @@ class Worth:
         """Drafters that ran in the step before."""
 
     def drafters(self, rows: Sequence[Row], rate: float) -> list[tuple[str, ...]]:
-        """Which may draft for each row: of few rows the one that is worth most, whatever that is.
-
-        One that is hardly known is tried first, if it is worth its time as far as it is known.
-        """
+        """Which may draft for each row: of few rows the one that is worth most, whatever that is."""
         num_rows, found, prices = len(rows), list[tuple[str, ...]](), dict[str, float]()
 
         def net(row: Row, drafter: str) -> float:
@@ -67,17 +64,13 @@ class Worth:
                 price = prices[drafter] = rate * draft_ms / num_rows
             return self._known.gain(row, drafter, num_rows).value - price
 
-        def hoped(row: Row, drafter: str) -> float:
-            known = net(row, drafter)
-            return known + self._known.hope(row, drafter) if known > 0.0 else known
-
         for row in rows:
             if row.max_depth <= 0 or row.max_nodes <= 0 or not row.emits:
                 found.append(())
             elif len(row.drafters) <= 1 or num_rows >= MANY:
                 found.append(row.drafters)
             else:
-                found.append((max(row.drafters, key=partial(hoped, row)),))
+                found.append((max(row.drafters, key=partial(net, row)),))
         return found
 
     def weigh(self, step: Step, rows: Sequence[Row], by_drafter: Mapping[str, Sequence[int]]) -> list[Chosen]:
