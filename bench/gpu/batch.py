@@ -80,7 +80,9 @@ class Done(NamedTuple):
     ended_s: list[float]
     tokens: list[list[int]]
     steps_ms: Sequence[float] = ()
-    """Of every step since all requests had begun."""
+    """Of every step since all requests had begun,"""
+    begun_ms: float = 0.0
+    """and how long that took."""
 
     @property
     def late_ms(self) -> list[float]:
@@ -142,7 +144,7 @@ def at_the_engine(llm: LLM, controller: Controller) -> Iterator[None]:
 def answer(llm: LLM, controller: Controller, asked: Sequence[Asked]) -> Done:
     """Answer a batch. Raises ModelError where a request fails."""
     ended, tokens = [0.0] * len(asked), [[0]] * len(asked)
-    begun, steps_ms = set[int](), list[float]()
+    begun, begun_ms, steps_ms = set[int](), 0.0, list[float]()
     use_idle_moment()  # as a server does
     with at_the_engine(llm, controller):
         start = latest = step_began = time.perf_counter()
@@ -153,7 +155,9 @@ def answer(llm: LLM, controller: Controller, asked: Sequence[Asked]) -> Done:
                     steps_ms.append((now - step_began) * 1e3)
                 step_began = now
             latest = now
-            begun.add(event.index)
+            if event.index not in begun:
+                begun.add(event.index)
+                begun_ms = (now - start) * 1e3
             if event.output is None:
                 continue
             if event.output.error:
@@ -161,7 +165,7 @@ def answer(llm: LLM, controller: Controller, asked: Sequence[Asked]) -> Done:
             ended[event.index] = time.perf_counter() - start
             tokens[event.index] = event.output.token_ids
         wall_s = time.perf_counter() - start
-    return Done(wall_s, ended, tokens, steps_ms)
+    return Done(wall_s, ended, tokens, steps_ms, begun_ms)
 
 
 def _rate(runs: Sequence[Done]) -> float:
@@ -174,6 +178,7 @@ def cell(policies: Mapping[str, Sequence[Done]]) -> dict[str, Any]:
     rates = {name: _rate(own) for name, own in policies.items()}
     found: dict[str, Any] = {"tokens_per_s": rates}
     found["runs"] = {name: [one.tokens_per_s for one in own] for name, own in policies.items()}
+    found["begun_ms"] = {name: [round(one.begun_ms, 2) for one in own] for name, own in policies.items()}
     found["late_ms"] = {name: [one.late_ms for one in own] for name, own in policies.items()}
     found["slowest_over_mean"] = {name: min(one.slowest for one in own) for name, own in policies.items()}
     plain = policies.get(BASELINE)

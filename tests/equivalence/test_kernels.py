@@ -123,6 +123,25 @@ def test_plain_passes_run_ahead(world: World, on_kernels: None, temperature: flo
     assert is_clean(engine)
 
 
+def test_a_plain_pass_begins_behind_the_end_of_a_prompt(world: World, on_kernels: None) -> None:
+    """In the step that has read the prompts, and in the one in which a late one is read beside the others."""
+    engine, plain = engine_of(world, "ar"), engine_of(world, "ar", kernels="off")
+    asked, late = jobs(0.0), Job(jobs(0.0)[0].prompt[::-1], jobs(0.0)[0].params)
+    begun, tokens = ahead_of(engine), dict[Any, list[int]]()
+    for index, job in enumerate(asked):
+        engine.add(index, job.prompt, job.params)
+    after = list[int]()
+    for step in range(24):
+        if step == 4:
+            engine.add("late", late.prompt, late.params)
+        for event in engine.step():
+            tokens.setdefault(event.request_id, []).extend(event.token_ids)
+        after.append(len(begun))
+    assert after[0] == 1 and begun[0] == (3, 3), "the first step reads prompts"
+    assert (4, 4) in begun and begun.index((4, 4)) == after[4], "the late one is read in the sixth"
+    assert [tokens[index] for index in (0, 1, 2, "late")] == alone(plain, [*asked, late])
+
+
 def test_what_the_host_has_a_word_in_does_not_run_ahead(world: World, on_kernels: None) -> None:
     engine, plain = engine_of(world, "ar"), engine_of(world, "ar", kernels="off")
     begun = ahead_of(engine)

@@ -1,8 +1,9 @@
 """Plain steps run ahead: on a device the next pass begins before the host has read what this one chose.
 
 While nobody guesses, a next pass depends on this one's choices alone, and those are on the device already. So
-it is queued behind them, and planning, handing out and learning happen while the device is at work. What
-ends in the step between is left out when the result is read; whoever arrives waits for the pass under way.
+it is queued behind them, behind the end of a prompt as well, and planning, handing out and learning happen
+while the device is at work. What ends in the step between is left out when the result is read; whoever
+arrives waits for the pass under way.
 The stages of step.py know of it in two places: `plan` takes the rows of such a pass, `verify` its result.
 """
 
@@ -23,7 +24,6 @@ from wager.target import RunResult, RunRow
 if TYPE_CHECKING:
     from wager.engine.engine import Engine
 
-_ONE = range(1)  # the tokens of a plain row that stand: the pending one
 _UNKNOWN = (0,)  # stands for a pending token that only the device knows
 
 
@@ -42,7 +42,7 @@ class Ahead:
         self._begun: _Begun | None = None
         self._was_ahead = False
         self.has_paused = False
-        """Whether this plain step could have run ahead and did not: the device waited for the host."""
+        """Whether this step without prompts could have run ahead and did not: the device waited."""
 
     def sequences(self) -> list[Sequence]:
         """Those in the pass under way that still run; none where there is no such pass."""
@@ -76,32 +76,33 @@ class Ahead:
         engine = self._engine
         if len(rows) > engine.runner.max_behind or engine.wants_p1 or not all(map(_is_free, rows)):
             return None
-        self.has_paused = not self._was_ahead
+        self.has_paused = not self._was_ahead and all([row.num_tokens == 1 for row in rows])
         places = [place for place, row in enumerate(rows) if _goes_on(row.sequence)]
         if not places or engine.scheduler.waiting:
             return None
-        sequences = [rows[place].sequence for place in places]
+        going = [rows[place] for place in places]
+        sequences = [row.sequence for row in going]
         left = max([sequence.max_depth for sequence in sequences]) - 1
         if not engine.controller.policy.rests(Coming(len(places), len(places), left, ahead=1)):
             return None
         try:
-            for sequence in sequences:
-                engine.scheduler.grow(sequence, sequence.num_cached + 2)
+            for row in going:
+                engine.scheduler.grow(row.sequence, row.sequence.num_cached + row.num_tokens + 1)
         except OutOfPages:
             return None
 
         def follow(chosen: Tensor) -> None:
             # Now: the next pass overwrites where features lie.
-            engine.drafting.keep(rows, result, [_ONE] * len(rows))
-            asked = [RunRow(_UNKNOWN, NO_TREE, one.num_cached + 1, one.pages) for one in sequences]
+            engine.drafting.keep(rows, result, [range(row.num_tokens) for row in rows])
+            asked = [_behind(row) for row in going]
             self._begun = _Begun(sequences, engine.runner.run_behind(asked, chosen, places))
 
         return follow
 
 
 def _is_free(row: StepRow) -> bool:
-    """Whether a row is plain and the host has no word in its choice."""
-    if row.num_tokens != 1 or row.tree.num_nodes or row.offer.drafter is not None or row.view.nodes:
+    """Whether a row guesses nothing and the host has no word in its choice."""
+    if row.tree.num_nodes or row.offer.drafter is not None or row.view.nodes:
         return False
     return row.is_settled and row.sequence.params.logprobs is None
 
@@ -109,3 +110,9 @@ def _is_free(row: StepRow) -> bool:
 def _goes_on(sequence: Sequence) -> bool:
     """Whether its length lets it go on after this step's token."""
     return len(sequence.tokens) + 1 < sequence.max_len
+
+
+def _behind(row: StepRow) -> RunRow:
+    """The same row a step later: its token is known to the device alone."""
+    sequence = row.sequence
+    return RunRow(_UNKNOWN, NO_TREE, sequence.num_cached + row.num_tokens, sequence.pages)

@@ -292,14 +292,15 @@ class GraphRunner(TargetRunner):
         return torch.tensor(numbers, device=self.device)
 
     def kept_features(self, result: RunResult, kept: Sequence[Sequence[int]]) -> list[Kept]:
-        """One copy for all rows: the next pass overwrites where they lie."""
+        """One copy for all rows where the next pass overwrites them: those of large passes stay."""
         features, starts = result.features, result.inputs.starts
         if features is None:
             return [Kept(None)] * len(kept)
         with self._inference:
             stops = list(accumulate([len(own) for own in kept]))
             if stops[-1] == len(features):
-                whole = features.clone()
+                stays = features.data_ptr() != self._features.data_ptr()
+                whole = features if stays else features.clone()
             else:
                 lines = [start + index for start, own in zip(starts, kept, strict=False) for index in own]
                 whole = features.index_select(0, self._lines(lines))
