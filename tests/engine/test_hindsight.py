@@ -1,9 +1,15 @@
 """Drafts against the tokens that came: what is ripe, when, and of which draft."""
 
 import numpy as np
+import pytest
 
+from tests.equivalence.world import Job, World, alone, drive, make_engine
+from wager.draft.lookup import LookupDrafter
+from wager.engine.engine import Engine
 from wager.engine.hindsight import Hindsight
-from wager.policy import Evidence
+from wager.policy import MANY, Coming, Evidence, StepOutcome
+from wager.policy.simple import Fixed
+from wager.records import SamplingParams
 
 Proposed = tuple[np.ndarray, np.ndarray, bool]
 
@@ -60,3 +66,61 @@ def test_a_draft_along_its_spine_ends_beside_it() -> None:
     hindsight.add("r", "draft", "", chain(1, 2, 3, spine_only=True))
     hindsight.feed("r", [101, 2])
     assert ranks(hindsight.ripe()) == [[1]]
+
+
+def test_a_draft_that_nobody_bet_on_is_known_by_its_request() -> None:
+    hindsight = Hindsight()
+    hindsight.add("r", "draft", "", chain(1, 2))
+    hindsight.add("r", "copy", "", chain(1, 3), is_bet=False)
+    hindsight.feed("r", [1, 2])
+    found = {one.drafter: one for one in hindsight.ripe()}
+    assert found["draft"].watched is None and found["draft"].ranks.tolist() == [0, 0]
+    assert found["copy"].watched == "r" and found["copy"].ranks.tolist() == [0, -1]
+
+
+class Curious(Fixed):
+    """Asks every drafter, and takes the first that can."""
+
+    def suffices(self, drafter: str, coming: Coming) -> bool:
+        return False
+
+
+def watching(world: World, num_rows: int) -> tuple[Engine, list[Evidence]]:
+    """An engine whose rows have drafted by blocks and could have copied as well, and what was learned."""
+    engine, learned = make_engine(world, "block", max_rows=16), list[Evidence]()
+    engine.drafters["lookup"] = LookupDrafter(min_match=1)
+    engine.controller.policy = Curious(engine.controller.experience, 4, chain=True)
+    learn = engine.controller.learn
+
+    def listen(outcome: StepOutcome) -> None:
+        learned.extend(outcome.evidence)
+        learn(outcome)
+
+    engine.controller.learn = listen  # type: ignore[method-assign]
+    jobs = [Job([3, 4, 5, 3, 4, 5, 3, 4, 5 + i], SamplingParams(max_tokens=24)) for i in range(num_rows)]
+    run = drive(engine, {0: list(enumerate(jobs))}, {})
+    assert [run.tokens(index) for index in range(num_rows)] == alone(make_engine(world), jobs)
+    return engine, learned
+
+
+def test_what_another_drafter_would_have_guessed_is_watched(world: World) -> None:
+    _, learned = watching(world, 2)
+    watched = [one for one in learned if one.watched is not None]
+    assert {one.drafter for one in watched} == {"lookup"} and {one.watched for one in watched} == {0, 1}
+    assert 0 < len(watched) < len(learned) / 2, "now and then"
+
+
+def test_in_a_crowd_nobody_is_watched(world: World) -> None:
+    _, learned = watching(world, MANY)
+    assert learned and not [one for one in learned if one.watched is not None]
+
+
+def test_a_drafter_that_fails_when_watched_costs_bets_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("injected")
+
+    monkeypatch.setattr(LookupDrafter, "draft", fail)
+    engine, _ = watching(world, 2)
+    assert engine.telemetry.drafter_failures == 2 and engine.telemetry.failed_requests == 0

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.policy.situations import FLAT, gained, known_costs, share, step, under_way
-from wager.policy import PLAIN, Coming, Draft, Row
+from tests.policy.situations import FLAT, STEEP, gained, known_costs, share, step, under_way
+from wager.policy import PLAIN, Coming, Controller, Draft, Evidence, Row
 from wager.policy.auto import Auto
 from wager.policy.base import MANY, crowd_of
 from wager.policy.gain import TRIAL, TRIED
@@ -262,3 +262,34 @@ def test_in_a_crowd_the_account_of_all_decides(num_rows: int) -> None:
     policy.experience.ledger.total.balance_ms = -1000.0
     policy._rest.cut()
     assert not any(offer.drafter for offer in policy.offer(rows))
+
+
+@pytest.mark.parametrize(("stood", "chosen"), [(9, "copy"), (1, "draft")])
+def test_what_was_only_watched_tells_who_drafts(stood: int, chosen: str) -> None:
+    """Nobody has bet on a copy, of which half a token is expected at first, where drafts are worth two."""
+    controller = Controller("auto", known_costs(FLAT, drafters=("draft", "copy")))
+    row, policy = Row("r", drafters=("draft", "copy")), controller.policy
+    assert isinstance(policy, Auto)
+    gained(policy, row, 2.0)
+    seen = Evidence("copy", "", None, np.array([0] * stood + [-1]), watched="r")
+    assert controller.offer([row])[0].drafter == "draft"
+    for _ in range(20):
+        controller.learn(step(share(4, 2, row=row), draft_ms=0.5)._replace(evidence=[seen]))
+        controller.offer([row])
+    assert controller.offer([row])[0].drafter == chosen
+    other = Row("other", drafters=("draft", "copy"))
+    gained(policy, other, 2.0)
+    assert controller.offer([other])[0].drafter == chosen, "what one has shown others know"
+
+
+def test_a_chain_that_would_not_have_been_verified_is_worth_nothing() -> None:
+    """Where guesses are dear, what would have stood had it been bet on is no reason to draft."""
+    controller = Controller("auto", known_costs(STEEP, drafters=("copy",)))
+    policy = controller.policy
+    assert isinstance(policy, Auto)
+    for _ in range(20):
+        controller.offer([Row("r", drafters=("copy",))])
+        seen = Evidence("copy", "", None, np.array([0, 0, -1]), watched="r")
+        controller.learn(step(share(), verify_ms=5.0)._replace(evidence=[seen]))
+    assert 0.0 <= policy._known.line("copy", "").gain(0).value < 0.1
+    assert not policy._known.line("copy", "").gain(0).is_copy

@@ -76,7 +76,7 @@ class Ahead:
         engine = self._engine
         if len(rows) > engine.runner.max_behind or engine.wants_p1 or not all(map(_is_free, rows)):
             return None
-        self.has_paused = not self._was_ahead and all([row.num_tokens == 1 for row in rows])
+        self.has_paused = not self._was_ahead and all(row.num_tokens == 1 for row in rows)
         places = [place for place, row in enumerate(rows) if _goes_on(row.sequence)]
         if not places or engine.scheduler.waiting:
             return None

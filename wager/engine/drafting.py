@@ -18,7 +18,7 @@ from wager.engine.rows import StepRow, any_broken, draft_row, draft_row_behind, 
 from wager.engine.scheduler import Planned
 from wager.engine.sequence import Sequence
 from wager.errors import DrafterError, OutOfPages, one_line
-from wager.policy import PLAIN
+from wager.policy import MANY, PLAIN
 from wager.records import Verdict
 from wager.target import RunResult
 
@@ -29,6 +29,7 @@ log = logging.getLogger("wager.engine")
 
 DRAFT_ROOM = 16
 """Tokens behind the pending ones for which pages are kept while a drafter runs."""
+_WATCHED = 4  # steps: at every so many those that nobody chose show what they would have guessed
 
 
 class Drafting:
@@ -94,6 +95,30 @@ class Drafting:
         if proposal is not None and row.offer.drafter is not None:
             phase = row.view.phase_of(row.offer.drafter)
             self._engine.hindsight.add(row.sequence.request_id, row.offer.drafter, phase, proposal)
+
+    def watch(self, rows: Many[StepRow]) -> None:
+        """Now and then, what others would have guessed for rows that draft, if that takes no time.
+
+        Or a drafter that was not worth much at first would never be found to be worth more than another.
+        A crowd has one drafter, and no time for this.
+        """
+        engine = self._engine
+        if engine.telemetry.steps % _WATCHED or len(rows) >= MANY:
+            return
+        for row in rows:
+            chosen, view = row.offer.drafter, row.view
+            others = [name for name in view.drafters if name != chosen and engine.drafters[name].is_instant]
+            for name in others if chosen is not None else ():
+                asked = draft_row(row.sequence, row.num_tokens)
+                try:
+                    (proposal,) = engine.drafters[name].draft([asked], engine.parts.noise)
+                except Exception as error:
+                    self.lose([row.sequence], error)
+                    break
+                proposal = within_grammar(row.sequence, proposal)
+                if proposal is not None:
+                    phase = view.phase_of(name)
+                    engine.hindsight.add(row.sequence.request_id, name, phase, proposal, is_bet=False)
 
     def keep(self, rows: Many[StepRow], result: RunResult, kept: Many[Many[int]]) -> None:
         """Tell the drafters what now stands in the target's cache."""

@@ -1,7 +1,8 @@
 """What became of every draft: its candidates against the tokens emitted later.
 
-A draft that was paid for says something at every depth, verified or not, once the tokens are there. A draft
-is ripe when a token fell outside it, at its last depth, or when its request ends. Forced tokens end it early:
+A draft says something at every depth, verified or not, once the tokens are there: they are the target's own
+whatever was bet. So what another drafter would have been worth can be seen without a bet on it. A draft is
+ripe when a token fell outside it, at its last depth, or when its request ends. Forced tokens end it early:
 they say nothing about the drafter. Tokens are only noted when they come, since a device may be waiting, and
 held against the drafts when somebody asks what is ripe. No torch, no policy: it makes the policy's evidence.
 """
@@ -26,6 +27,7 @@ class _Open:
     token_ids: list[list[int]]
     logprobs: npt.NDArray[np.float32] | None
     spine_only: bool
+    watched: Hashable | None
     ranks: list[int] = field(default_factory=list)
 
     def feed(self, token: int) -> bool:
@@ -39,7 +41,8 @@ class _Open:
     def evidence(self) -> Evidence:
         known = len(self.ranks)
         logprobs = None if self.logprobs is None else self.logprobs[:known]
-        return Evidence(self.drafter, self.phase, logprobs, np.array(self.ranks, np.int64), self.spine_only)
+        ranks = np.array(self.ranks, np.int64)
+        return Evidence(self.drafter, self.phase, logprobs, ranks, self.spine_only, self.watched)
 
 
 class Hindsight:
@@ -56,11 +59,14 @@ class Hindsight:
         drafter: str,
         phase: str,
         proposal: tuple[npt.NDArray[np.int64], npt.NDArray[np.float32] | None, bool],
+        *,
+        is_bet: bool = True,
     ) -> None:
         """A drafter proposed (token ids, log-probabilities, spine only) for the tokens that come next."""
         self._compare()
         token_ids, logprobs, spine_only = proposal
-        draft = _Open(drafter, phase, token_ids.tolist(), logprobs, spine_only)
+        watched = None if is_bet else request_id
+        draft = _Open(drafter, phase, token_ids.tolist(), logprobs, spine_only, watched)
         self._open.setdefault(request_id, []).append(draft)
 
     def feed(self, request_id: Hashable, tokens: Sequence[int]) -> None:

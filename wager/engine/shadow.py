@@ -147,8 +147,11 @@ class _Notes(Hindsight):
         drafter: str,
         phase: str,
         proposal: tuple[npt.NDArray[np.int64], npt.NDArray[np.float32] | None, bool],
+        *,
+        is_bet: bool = True,
     ) -> None:
-        self._drafts[request_id] = Proposal(*proposal)
+        if is_bet:
+            self._drafts[request_id] = Proposal(*proposal)
 
     def feed(self, request_id: Hashable, tokens: Many[int]) -> None:
         (token,) = tokens  # plain decoding: one a step

@@ -98,6 +98,7 @@ def verify(engine: Engine, rows: list[StepRow]) -> tuple[RunResult, Choices]:
     begun = engine.ahead.take(rows) or engine.unseen.take()
     result = begun or engine.runner.run([row.run_row() for row in rows])
     engine.catch_up()
+    engine.drafting.watch(rows)
     judged = [row.choice_row() for row in rows if row.is_judged]
     if result.logits is None:
         return result, Choices([], [], [], [])

@@ -7,6 +7,7 @@ what settings.py holds; controller.py is what engines talk to. May import level 
 """
 
 from wager.policy.base import (
+    MANY,
     PLAIN,
     Blind,
     Coming,
@@ -28,6 +29,7 @@ from wager.policy.settings import PolicySettings, settings_from
 from wager.policy.stats import ExponentialMovingAverage, SpeculationStats
 
 __all__ = [
+    "MANY",
     "PLAIN",
     "Account",
     "Blind",

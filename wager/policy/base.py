@@ -77,7 +77,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A draft that was paid for, set against the tokens emitted later."""
+    """A draft set against the tokens emitted later."""
 
     drafter: str
     phase: str
@@ -86,6 +86,9 @@ class Evidence:
     ranks: npt.NDArray[np.integer]
     """The rank, at each known depth, of the token really emitted; -1: not among them."""
     spine_only: bool = False
+    watched: Hashable | None = None
+    """The request of a draft that nobody bet on, made to see what it would have been worth; None: of a bet.
+    """
 
 
 class RowOutcome(NamedTuple):

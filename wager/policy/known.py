@@ -112,9 +112,11 @@ class Known:
         Until it has seen a draft itself it goes by what they are worth to all, better or worse by as much as
         it fared in other crowds.
         """
-        crowd, phase = crowd_of(num_rows), row.phase_of(drafter)
-        line = self.line(drafter, phase)
-        gains = self._of(row.request_id).gains.setdefault((drafter, phase), {})
+        return self.gain_of(row.request_id, drafter, row.phase_of(drafter), num_rows)
+
+    def gain_of(self, request_id: Hashable, drafter: str, phase: str, num_rows: int) -> SteadyMean:
+        crowd, line = crowd_of(num_rows), self.line(drafter, phase)
+        gains = self._of(request_id).gains.setdefault((drafter, phase), {})
         gain = gains.get(crowd)
         if gain is None or gain.is_copy:
             gain = line.gain(crowd).copy()

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
+
 from wager.policy.auto_step import Arranged, Step, gained
-from wager.policy.base import MANY, FloatArray, Offer, RowOutcome, StepOutcome, crowd_of
+from wager.policy.base import MANY, Evidence, FloatArray, Offer, RowOutcome, StepOutcome, crowd_of
 from wager.policy.cost import MAX_TOKENS
 from wager.policy.experience import Experience
 from wager.policy.gain import TRIED
@@ -20,6 +22,7 @@ from wager.policy.reach import options
 from wager.policy.worth import Worth
 
 _WAKE = 2.5  # standard deviations of good surprise that end the waiting between probes
+_WATCHED_DEPTH = 16  # guesses of a chain that nobody bet on, of which so many are weighed
 
 
 class Lessons:
@@ -43,12 +46,15 @@ class Lessons:
             news = self._learn_gains(outcome, step, arranged, costs)
             self._learn_survival(outcome, arranged)
         self._worth.drafting = _drafters(outcome)
-        return self._learn_evidence(outcome) or news
+        return self._learn_evidence(outcome, step, costs) or news
 
-    def _learn_evidence(self, outcome: StepOutcome) -> bool:
+    def _learn_evidence(self, outcome: StepOutcome, step: Step, costs: FloatArray) -> bool:
         """What became of drafts. Returns whether one was far better than thought."""
         surprised = False
         for item in outcome.evidence:
+            if item.watched is not None:
+                self._learn_watched(item, outcome, step, costs)
+                continue
             line = self._known.line(item.drafter, item.phase)
             surprise = line.calibrator.learn(item)
             if surprise.shifted:
@@ -58,6 +64,19 @@ class Lessons:
                 for probe in line.probes.values():
                     probe.result(won=True)
         return surprised
+
+    def _learn_watched(self, item: Evidence, outcome: StepOutcome, step: Step, costs: FloatArray) -> None:
+        """What a chain that nobody bet on would have been worth, had it been verified as far as it pays."""
+        num_rows, stood = len(outcome.rows), int(np.count_nonzero(item.ranks == 0))
+        rates = self._experience.survival.rates(_WATCHED_DEPTH, (item.drafter, item.phase))
+        expected = np.cumsum(np.cumprod(rates)).tolist()
+        paid = [num * step.price(num, costs, num_rows) for num in range(1, len(expected) + 1)]
+        values = [gained(tokens, price, num_rows) for tokens, price in zip(expected, paid, strict=True)]
+        best = max(range(len(values)), key=values.__getitem__)
+        gain = gained(min(stood, best + 1), paid[best], num_rows) if values[best] > 0.0 else 0.0
+        if any(share.row.request_id == item.watched for share in outcome.rows):
+            self._known.gain_of(item.watched, item.drafter, item.phase, num_rows).add(gain)
+        self._known.line(item.drafter, item.phase).gain(crowd_of(num_rows)).add(gain)
 
     def _learn_reach(self, step: Step, arranged: Arranged, costs: FloatArray) -> None:
         """Whole drafts show what shorter ones would have been worth; in a batch, to all rows together."""
