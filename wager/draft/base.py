@@ -162,6 +162,13 @@ class Drafter(Protocol):
         """Guesses for every row, in order; None where it has none. Rows share a pass where there is one."""
         ...
 
+    def goes_on(self, row: DraftRow, num_stood: int) -> Sequence[int] | None:
+        """What `draft` would guess for this row if its first `num_stood` guesses and the next stood.
+
+        That next one first; as far as it can be known without them. None where it cannot.
+        """
+        ...
+
     def start(self, rows: Sequence[DraftRow]) -> None:
         """Begin what `draft` will probably be asked next, where that can be done without waiting for it.
 
@@ -222,6 +229,10 @@ class HostDrafter:
     def grade(self, row: DraftRow) -> str:
         """All alike."""
         return ""
+
+    def goes_on(self, row: DraftRow, num_stood: int) -> Sequence[int] | None:
+        """Not known beforehand."""
+        return None
 
     def start(self, rows: Sequence[DraftRow]) -> None:
         """Nothing is begun before it is asked for."""

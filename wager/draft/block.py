@@ -137,6 +137,9 @@ class BlockDrafter:
                 start += job.depth
         return proposals
 
+    def goes_on(self, row: DraftRow, num_stood: int) -> Sequence[int] | None:
+        return None
+
     @torch.inference_mode()
     def start(self, rows: Sequence[DraftRow]) -> None:
         """On a device with kernels the pass is launched; nothing waits for it."""

@@ -58,6 +58,13 @@ class LookupDrafter(HostDrafter):
         guesses = copy_on(row.tokens, match.source, depth)
         return Proposal(np.array(guesses, np.int64)[:, None], None)
 
+    def goes_on(self, row: DraftRow, num_stood: int) -> Sequence[int] | None:
+        """From the same place on; where the text has stood again meanwhile, the same mostly follows there."""
+        match = self._index(row).find(row.tokens)
+        if match is None:
+            return None
+        return copy_on(row.tokens, match.source, num_stood + 1 + self.depth)[num_stood:]
+
     def _index(self, row: DraftRow) -> SuffixIndex:
         index = self._indexes.get(row.request_id)
         if index is None or not index.follows(row.tokens):

@@ -27,6 +27,7 @@ from wager.engine.rows import (
 from wager.engine.scheduler import Hooks, Planned, Scheduler
 from wager.engine.sequence import Finish, Request, Sequence
 from wager.engine.step import run_step
+from wager.engine.supposed import Supposed
 from wager.engine.telemetry import Telemetry
 from wager.engine.unseen import SightUnseen
 from wager.errors import OutOfPages, RequestError, one_line
@@ -96,6 +97,7 @@ class Engine:
         self.scheduler.hooks = self._hooks()
         self.ahead = Ahead(self)
         self.unseen = SightUnseen(self)
+        self.supposed = Supposed(self)
         self.drafting = Drafting(self)
         self._events: list[Event] = []
         self._ended: list[tuple[Sequence, Event]] = []
@@ -337,6 +339,7 @@ class Engine:
     def _fail_running(self, error: Exception) -> None:
         self.ahead.drop()
         self.unseen.drop()
+        self.supposed.drop()
         self.unlearned = None
         for sequence in list(self.scheduler.running):
             self.end(sequence, Finish.ERROR, f"the step failed: {one_line(error)}")

@@ -52,7 +52,8 @@ def run_step(engine: Engine) -> StepReport | None:
     emit(engine, rows, verdicts, choices)
     clock.mark("emit")
     outcome = outcome_of(rows, clock.ms, engine.learn_ms)
-    is_typical, overlaps = not engine.ahead.has_paused, engine.runner.has_kernels
+    is_typical = not engine.ahead.has_paused and not engine.supposed.was_taken
+    overlaps = engine.runner.has_kernels
     learn(engine, outcome._replace(is_typical=is_typical, overlaps=overlaps))
     clock.mark("learn")
     engine.learn_ms = clock.ms["learn"]
@@ -86,6 +87,7 @@ def arrange(engine: Engine, rows: list[StepRow], proposals: list[Proposal | None
         forest = engine.controller.arrange([row.view for row in rows], drafts)
         trees = row_trees(forest, forest.num_nodes, stacked_tokens(proposals))
         trees = [engine.fit_tree(row, tree) for row, tree in zip(rows, trees, strict=True)]
+        trees = engine.supposed.bet(rows, trees)
     else:
         return
     for row, proposal, tree in zip(rows, proposals, trees, strict=True):
@@ -95,10 +97,11 @@ def arrange(engine: Engine, rows: list[StepRow], proposals: list[Proposal | None
 
 def verify(engine: Engine, rows: list[StepRow]) -> tuple[RunResult, Choices]:
     """One target pass over pending tokens and nodes, and the target's own choice at every judged place."""
-    begun = engine.ahead.take(rows) or engine.unseen.take()
+    begun = engine.ahead.take(rows) or engine.unseen.take() or engine.supposed.take(rows)
     result = begun or engine.runner.run([row.run_row() for row in rows])
     engine.catch_up()
     engine.drafting.watch(rows)
+    engine.supposed.lay(rows)
     judged = [row.choice_row() for row in rows if row.is_judged]
     if result.logits is None:
         return result, Choices([], [], [], [])
@@ -122,6 +125,7 @@ def commit(engine: Engine, rows: list[StepRow], result: RunResult, verdicts: lis
     engine.drafting.start(rows, verdicts)
     if all(row.followed_by is None for row in rows):  # what follows a pass has moved its paths as well
         engine.runner.commit(result, kept)
+    engine.supposed.begin(rows, verdicts)
 
 
 def emit(engine: Engine, rows: list[StepRow], verdicts: list[Verdict | None], choices: Choices) -> None:

@@ -5,13 +5,14 @@ levels 0 to 2; never `draft`.
 """
 
 from wager.target.inputs import UnseenRow
-from wager.target.runner import RunResult, RunRow, TargetRunner
+from wager.target.runner import Laid, RunResult, RunRow, TargetRunner
 from wager.target.sampler import ChoiceRow, Choices, Sampler, is_bare
 from wager.target.verify import judge
 
 __all__ = [
     "ChoiceRow",
     "Choices",
+    "Laid",
     "RunResult",
     "RunRow",
     "Sampler",

@@ -33,7 +33,7 @@ from wager.target.buckets import Buckets, GraphLimits, Size
 from wager.target.inputs import PassInputs, RunRow, UnseenRow, judged_places
 from wager.target.lay import lay_pass
 from wager.target.planting import MAX_PLANTS, Planting
-from wager.target.runner import Kept, RunResult, TargetRunner
+from wager.target.runner import Kept, Laid, RunResult, TargetRunner
 from wager.tree import Tree
 
 MASK_WORDS = 2
@@ -189,6 +189,16 @@ class GraphRunner(TargetRunner):
             if size is None:
                 return self._run_large(self._inputs(rows, starts, self._large))
             return self._launch(rows, starts, size)
+
+    def lay(self, rows: Sequence[RunRow]) -> Laid | None:
+        with self._inference:
+            self._room_for_features()
+            starts, size = self._fill(rows)
+            return None if size is None else Laid(rows, starts, size)
+
+    def run_laid(self, laid: Laid) -> RunResult:
+        with self._inference:
+            return self._launch(*laid)
 
     def run_unseen(self, rows: Sequence[UnseenRow], top: Tensor) -> RunResult:
         with self._inference:

@@ -15,6 +15,7 @@ from torch import Tensor
 from wager.kvcache.commit import commit_path
 from wager.kvcache.pool import KVPool
 from wager.nn.models.decoder import Decoder
+from wager.target.buckets import Size
 from wager.target.inputs import Packer, PassInputs, RunRow, UnseenRow
 from wager.tree import Tree
 
@@ -39,6 +40,14 @@ class RunResult(NamedTuple):
         if len(kept) and kept[-1] == len(kept) - 1:
             return features[start : start + len(kept)]
         return features[torch.tensor([start + index for index in kept], device=features.device)]
+
+
+class Laid(NamedTuple):
+    """A pass whose tables are sent: its rows, where they start, and its bucket."""
+
+    rows: Sequence[RunRow]
+    starts: list[int]
+    size: Size
 
 
 class Kept(NamedTuple):
@@ -101,6 +110,14 @@ class TargetRunner:
 
         The tokens are on the device alone; nobody waits. Precondition: at most `max_behind` rows.
         """
+        raise NotImplementedError
+
+    def lay(self, rows: Sequence[RunRow]) -> Laid | None:
+        """Make a pass ready behind the one under way; None where that cannot be. Any other pass undoes it."""
+        return None
+
+    def run_laid(self, laid: Laid) -> RunResult:
+        """The pass that was laid last."""
         raise NotImplementedError
 
     def run_unseen(self, rows: Sequence[UnseenRow], top: Tensor) -> RunResult:

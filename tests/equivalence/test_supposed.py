@@ -1,0 +1,178 @@
+"""Passes that begin with the verdict, because a copy is supposed to go on: the same texts, right or wrong.
+
+The drafter here knows the text, but for places at which it is told to lie.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.equivalence.kernel_engines import MARKS, engine_of, jobs
+from tests.equivalence.world import Job, Run, World, alone, drive, is_clean
+from wager.draft.base import DraftRow, HostDrafter, Proposal
+from wager.engine.engine import Engine
+from wager.kvcache.pool import PageIds
+from wager.nn.noise import NoiseSource
+from wager.target import Laid, RunResult
+
+pytestmark = MARKS
+DEPTH = 5
+
+
+class Knowing(HostDrafter):
+    """Guesses what plain decoding wrote, but for tokens at these places of the text."""
+
+    name = "knowing"
+    feature_layers: tuple[int, ...] = ()
+    uses_noise = False
+    is_instant = True
+
+    def __init__(self, texts: dict[Hashable, list[int]], lies: Sequence[int] = ()) -> None:
+        self.texts, self.lies = texts, lies
+
+    def can_draft(self, row: DraftRow) -> bool:
+        return len(row.tokens) < len(self.texts[row.request_id])
+
+    def draft(self, rows: Sequence[DraftRow], noise: NoiseSource) -> list[Proposal | None]:
+        found = [self._guesses(row, len(row.tokens), row.depth or DEPTH) for row in rows]
+        return [Proposal(np.array(own, np.int64)[:, None], None) if own else None for own in found]
+
+    def goes_on(self, row: DraftRow, num_stood: int) -> Sequence[int] | None:
+        return self._guesses(row, len(row.tokens) + num_stood, 1 + DEPTH)
+
+    def _guesses(self, row: DraftRow, start: int, count: int) -> list[int]:
+        text = self.texts[row.request_id]
+        places = range(start, min(start + count, len(text)))
+        return [(text[place] + 1) % 50 if place in self.lies else text[place] for place in places]
+
+    def settle(self, request_id: Hashable, pages: PageIds, num_tokens: int) -> bool:
+        return True
+
+    def adopt(self, request_id: Hashable, num_tokens: int) -> None: ...
+
+    def relocate(self, source: PageIds, target: PageIds) -> None: ...
+
+    def forget(self, request_id: Hashable) -> None: ...
+
+    def describe(self) -> dict[str, object]:
+        return {}
+
+
+class Watch:
+    """Counts passes that are laid and begun, and those of them that a step took."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.laid = self.begun = self.taken = 0
+        lay, run_laid, take = engine.runner.lay, engine.runner.run_laid, engine.supposed.take
+
+        def laying(rows: Any) -> Laid | None:
+            self.laid += 1
+            return lay(rows)
+
+        def running(laid: Laid) -> RunResult:
+            self.begun += 1
+            return run_laid(laid)
+
+        def taking(rows: Any) -> RunResult | None:
+            found = take(rows)
+            self.taken += found is not None
+            return found
+
+        engine.runner.lay = laying  # type: ignore[method-assign]
+        engine.runner.run_laid = running  # type: ignore[method-assign]
+        engine.supposed.take = taking  # type: ignore[method-assign]
+
+
+def job(temperature: float = 0.0, **params: Any) -> Job:
+    one = jobs(temperature)[1]
+    return replace(one, params=replace(one.params, max_tokens=40, **params))
+
+
+def knowing(world: World, asked: Job, lies: Sequence[int] = ()) -> tuple[Engine, Watch, list[int]]:
+    """An engine whose drafter knows the answer of this job, and that answer."""
+    (text,) = alone(engine_of(world, "ar", kernels="off"), [asked])
+    engine = engine_of(world, "fixed:4", num_pages=64)
+    at = len(asked.prompt)
+    engine.drafters.clear()
+    engine.drafters["knowing"] = Knowing(
+        dict.fromkeys(("r", "other"), asked.prompt + text), [at + place for place in lies]
+    )
+    return engine, Watch(engine), text
+
+
+def run_of(engine: Engine, asked: Job) -> Run:
+    return drive(engine, {0: [("r", asked)]}, {})
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_a_copy_that_goes_on_finds_its_pass_under_way(
+    world: World, on_kernels: None, temperature: float
+) -> None:
+    asked = job(temperature)
+    engine, watch, text = knowing(world, asked)
+    run = run_of(engine, asked)
+    assert run.tokens("r") == text and is_clean(engine)
+    # Every step has five tokens: all passes but the first began early.
+    assert len(run.reports) == 8 and watch.taken == watch.begun == 7
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_what_does_not_stand_was_supposed_in_vain(world: World, on_kernels: None, temperature: float) -> None:
+    asked = job(temperature)
+    engine, watch, text = knowing(world, asked, lies=[8, 20])
+    assert run_of(engine, asked).tokens("r") == text and is_clean(engine)
+    assert watch.laid > watch.begun == watch.taken > 0
+
+
+def test_a_request_that_ends_leaves_nothing_under_way(world: World, on_kernels: None) -> None:
+    asked = job()
+    engine, watch, text = knowing(world, asked)
+    ending = replace(asked, params=replace(asked.params, stop_token_ids=(text[22],), ignore_eos=False))
+    first = text.index(text[22])
+    assert run_of(engine, ending).tokens("r") == text[: first + 1]
+    assert run_of(engine, asked).tokens("r") == text and is_clean(engine) and watch.taken
+
+
+def test_aborted_while_its_pass_is_under_way(world: World, on_kernels: None) -> None:
+    asked = job()
+    engine, watch, text = knowing(world, asked)
+    run = drive(engine, {0: [("r", asked)], 4: [("other", asked)]}, {4: ["r"]})
+    assert watch.begun > watch.taken, "one was for nothing"
+    assert run.tokens("other") == text and is_clean(engine)
+
+
+def test_who_comes_late_is_read_behind_the_pass_under_way(world: World, on_kernels: None) -> None:
+    asked = job()
+    engine, watch, text = knowing(world, asked)
+    run = drive(engine, {0: [("r", asked)], 4: [("other", asked)]}, {})
+    assert run.tokens("r") == run.tokens("other") == text and is_clean(engine)
+    assert watch.taken
+
+
+def test_a_policy_that_bets_otherwise_runs_its_own_pass(world: World, on_kernels: None) -> None:
+    asked = job()
+    engine, watch, text = knowing(world, asked)
+    engine.add("r", asked.prompt, asked.params)
+    tokens = list[int]()
+    for step in range(60):
+        if step == 4:
+            engine.set_policy("ar")
+        for event in engine.step():
+            tokens += event.token_ids
+    assert tokens == text and watch.begun == watch.taken + 1
+
+
+def test_another_number_of_guesses_is_bet_as_it_is_under_way(world: World, on_kernels: None) -> None:
+    asked = job()
+    engine, watch, text = knowing(world, asked)
+    engine.add("r", asked.prompt, asked.params)
+    tokens = list[int]()
+    for step in range(60):
+        if step == 4:
+            engine.set_policy("fixed:2")
+        for event in engine.step():
+            tokens += event.token_ids
+    assert tokens == text and watch.begun == watch.taken > 4

@@ -1,0 +1,117 @@
+"""A copy that goes on: its next pass is laid while this one runs, and begins as soon as the verdict is there.
+
+Guesses that the host copies have no draft on the device behind which the host could hand out tokens and make
+the next bet: the device would stand idle meanwhile. Where all of a copy stands it mostly goes on, so the pass
+of that case is made ready beforehand, and if the verdict is the one supposed, it begins at once. The step
+then finds its pass under way; a pass that is not the one it would run is dropped, and was run for nothing.
+The stages of step.py know of it in four places: `verify` lays, `commit` begins, `arrange` and the next
+`verify` take. One row only: of several one mostly ends its copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from wager.engine.rows import StepRow, draft_row
+from wager.engine.sequence import Sequence
+from wager.errors import OutOfPages
+from wager.records import Verdict
+from wager.target import Laid, RunResult, RunRow
+from wager.tree import Tree
+
+if TYPE_CHECKING:
+    from wager.engine.engine import Engine
+
+
+class _Supposed(NamedTuple):
+    """The verdict that is supposed, and the pass behind it."""
+
+    sequence: Sequence
+    emitted: tuple[int, ...]
+    row: RunRow
+    laid: Laid
+
+
+class _Begun(NamedTuple):
+    sequence: Sequence
+    row: RunRow
+    result: RunResult
+
+
+class Supposed:
+    """The pass that is laid, or under way, if any."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._next: _Supposed | None = None
+        self._begun: _Begun | None = None
+        self.was_taken = False
+        """Whether this step's pass began before the step: its time is not that of such a pass."""
+
+    def lay(self, rows: Many[StepRow]) -> None:
+        """Make the pass ready that follows if all guesses of the one under way stand."""
+        self._next = None
+        if len(rows) == 1 and self._engine.runner.has_kernels:
+            self._next = self._supposed(rows[0])
+
+    def _supposed(self, row: StepRow) -> _Supposed | None:
+        engine, sequence, tree, name = self._engine, row.sequence, row.tree, row.offer.drafter
+        if name is None or not tree.num_nodes or not tree.is_chain:
+            return None
+        if sequence.constraint is not None:
+            return None  # what it permits is known when the tokens are there
+        coming = engine.drafters[name].goes_on(draft_row(sequence, row.num_tokens), tree.num_nodes)
+        most = min(tree.num_nodes, sequence.max_depth - tree.num_nodes - 1)
+        if coming is None or min(most, len(coming) - 1) <= 0:
+            return None
+        pending, guesses = coming[0], Tree.chain(np.array(coming[1 : 1 + most], np.int64))
+        context_len = sequence.num_cached + row.num_tokens + tree.num_nodes
+        try:
+            engine.scheduler.grow(sequence, context_len + 1 + guesses.num_nodes)
+        except OutOfPages:
+            return None
+        asked = RunRow([pending], guesses, context_len, list(sequence.pages))
+        laid = engine.runner.lay([asked])
+        return None if laid is None else _Supposed(sequence, (*tree.token_ids.tolist(), pending), asked, laid)
+
+    def begin(self, rows: Many[StepRow], verdicts: Many[Verdict | None]) -> None:
+        """These are the verdicts: begin what is laid, if it was laid for them."""
+        supposed, self._next = self._next, None
+        if supposed is None or len(rows) != 1 or rows[0].close is not None:
+            return
+        verdict, sequence = verdicts[0], supposed.sequence
+        if verdict is None or rows[0].sequence is not sequence or verdict.emitted != supposed.emitted:
+            return
+        if not set(supposed.emitted).isdisjoint(sequence.request.end_ids):
+            return
+        self._begun = _Begun(sequence, supposed.row, self._engine.runner.run_laid(supposed.laid))
+
+    def bet(self, rows: Many[StepRow], trees: list[Tree]) -> list[Tree]:
+        """These trees, or what is under way in place of a chain of the same guesses, longer or shorter."""
+        begun = self._begun
+        if begun is None or len(rows) != 1 or rows[0].sequence is not begun.sequence:
+            return trees
+        tree, under_way = trees[0], begun.row.tree
+        num = min(tree.num_nodes, under_way.num_nodes)
+        same = num and tree.is_chain and np.array_equal(tree.token_ids[:num], under_way.token_ids[:num])
+        return [under_way] if same else trees
+
+    def take(self, rows: Many[StepRow]) -> RunResult | None:
+        """What is under way, if it is the pass of these rows."""
+        begun, self._begun, self.was_taken = self._begun, None, False
+        if begun is None or len(rows) != 1 or rows[0].sequence is not begun.sequence:
+            return None
+        pending, tree, context_len, pages, is_judged = rows[0].run_row()
+        row = begun.row
+        same = list(pending) == list(row.pending) and context_len == row.context_len and is_judged
+        if not same or tree != row.tree or list(pages[: len(row.pages)]) != list(row.pages):
+            return None
+        self.was_taken = True
+        return begun.result
+
+    def drop(self) -> None:
+        """What is laid or under way concerns nobody any more."""
+        self._next = self._begun = None
