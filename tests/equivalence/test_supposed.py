@@ -12,6 +12,7 @@ import pytest
 
 from tests.equivalence.kernel_engines import MARKS, engine_of, jobs
 from tests.equivalence.world import Job, Run, World, alone, drive, is_clean
+from tests.nn.kernels import ways
 from wager.draft.base import DraftRow, HostDrafter, Proposal
 from wager.engine.engine import Engine
 from wager.kvcache.pool import PageIds
@@ -19,6 +20,7 @@ from wager.nn.noise import NoiseSource
 from wager.target import Laid, RunResult
 
 pytestmark = MARKS
+assert ways
 DEPTH = 5
 
 
