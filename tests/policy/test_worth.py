@@ -176,8 +176,20 @@ def test_those_who_are_quick_do_not_make_time_dear_for_the_others() -> None:
     policy = both_policy(few, 12.0, 0.9)
     for _ in range(200):
         policy._known.enter({row.request_id: 13 if row.request_id in (0, 1) else 1 for row in few}, 1.6)
-    assert policy._known.pace(few) > 12.0
+    assert policy._known.pace(few) > 2.0 * len(few)
     assert {offer.drafter for offer in policy.offer(few)} == {"copy", "block"}
+
+
+def test_a_passage_that_copies_itself_does_not_make_time_dear_behind_it() -> None:
+    """Thirty tokens a step there: two for a tenth of a step are still worth having here."""
+    policy, row = Auto(known_costs(FLAT)), Row("r")
+    for _ in range(200):
+        policy._known.enter({"r": 31}, 1.1)
+    gained(policy, row, 2.0)
+    policy._known.line("draft", "").probe(1).interval = 9  # no look
+    assert policy.offer([row])[0].drafter == "draft"
+    gained(policy, row, 0.1)
+    assert policy.offer([row])[0].drafter is None
 
 
 def test_what_drafts_of_one_grade_are_worth_says_little_of_another() -> None:

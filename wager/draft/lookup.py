@@ -30,7 +30,7 @@ class LookupDrafter(HostDrafter):
     uses_noise = False
     is_instant = True
 
-    def __init__(self, min_match: int = 2, max_match: int = 5, depth: int = 16) -> None:
+    def __init__(self, min_match: int = 2, max_match: int = 5, depth: int = 32) -> None:
         """Tails of `max_match` down to `min_match` tokens are looked for; at most `depth` tokens proposed."""
         if not 1 <= min_match <= max_match:
             raise ConfigError("min_match", min_match, f"1 to max_match = {max_match}")

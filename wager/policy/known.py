@@ -16,6 +16,7 @@ from wager.policy.reach import Reach
 from wager.policy.survival import Survival
 
 _RATE_MEMORY = 0.99  # per step, of the long-run speed-up
+_QUICKEST = 4.0  # speed-up of a text that still says what time is worth in the rest of it: copies may have 30
 _START = 20.0  # plain steps that count as plain decoding before anything was seen
 _LOOKS = 3  # drafts in a row when one is tried again: the first pays for what it missed meanwhile
 _OWN_STEPS = 8.0  # plain steps of its own after which a request's pace counts as much as the others'
@@ -62,7 +63,7 @@ class _Pace:
 
     @property
     def speedup(self) -> float:
-        return max(1.0, self.worth / self.spent)
+        return min(max(1.0, self.worth / self.spent), _QUICKEST)
 
     def add(self, worth: float, spent: float) -> None:
         self.worth = _RATE_MEMORY * self.worth + worth

@@ -22,7 +22,7 @@ from wager.policy.reach import options
 from wager.policy.worth import Worth
 
 _WAKE = 2.5  # standard deviations of good surprise that end the waiting between probes
-_WATCHED_DEPTH = 16  # guesses of a chain that nobody bet on, of which so many are weighed
+_WATCHED_DEPTH = 32  # guesses of a chain that nobody bet on, of which so many are weighed
 
 
 class Lessons:
