@@ -15,6 +15,7 @@ from tests.equivalence.world import Job, Run, World, alone, drive, is_clean
 from tests.nn.kernels import ways
 from wager.draft.base import DraftRow, HostDrafter, Proposal
 from wager.engine.engine import Engine
+from wager.engine.telemetry import StepReport
 from wager.kvcache.pool import PageIds
 from wager.nn.noise import NoiseSource
 from wager.target import Laid, RunResult
@@ -167,14 +168,18 @@ def test_a_policy_that_bets_otherwise_runs_its_own_pass(world: World, on_kernels
     assert tokens == text and watch.begun == watch.taken + 1
 
 
-def test_another_number_of_guesses_is_bet_as_it_is_under_way(world: World, on_kernels: None) -> None:
-    asked = job()
+@pytest.mark.parametrize("other", [2, 5])
+def test_another_number_of_guesses_is_bet_a_step_later(world: World, on_kernels: None, other: int) -> None:
+    """The pass under way has as many as before, the next one as many as the policy wishes."""
+    asked, reports = job(), list[StepReport]()
     engine, watch, text = knowing(world, asked)
+    engine.telemetry.listener = reports.append
     engine.add("r", asked.prompt, asked.params)
     tokens = list[int]()
     for step in range(60):
-        if step == 4:
-            engine.set_policy("fixed:2")
+        if step == 3:
+            engine.set_policy(f"fixed:{other}")
         for event in engine.step():
             tokens += event.token_ids
     assert tokens == text and watch.begun == watch.taken > 4
+    assert [report.bets[0] for report in reports[:6]] == [4, 4, 4, 4, other, other]

@@ -192,6 +192,35 @@ def test_a_passage_that_copies_itself_does_not_make_time_dear_behind_it() -> Non
     assert policy.offer([row])[0].drafter is None
 
 
+def test_a_draft_that_is_under_way_has_been_paid_for() -> None:
+    """Another drafter must be worth more than it, unless it is not worth its time at all."""
+    policy, row = Auto(known_costs(FLAT, drafters=("draft", "copy"))), Row("r", drafters=("draft", "copy"))
+    for _ in range(200):
+        policy.experience.costs.observe_draft("draft", 1, 2.0)
+    gained(policy, row, 2.0)
+    gained(policy, row, 1.9, 1, "copy")
+    assert policy._worth.drafters([row], 0.2) == [("copy",)]
+    assert policy._worth.drafters([row], 0.2, {"draft"}) == [("draft",)]
+    gained(policy, row, 0.3)
+    gained(policy, row, 0.2, 1, "copy")
+    assert policy._worth.drafters([row], 0.2, {"draft"}) == [("copy",)]
+
+
+@pytest.mark.parametrize("overlaps", [True, False])
+def test_a_device_has_begun_the_draft_of_who_drafted_last(overlaps: bool) -> None:
+    rows = [Row("r", drafters=("draft", "copy"))]
+    policy = Auto(known_costs(FLAT, drafters=("draft", "copy")))
+    for _ in range(200):
+        policy.experience.costs.observe_draft("draft", 1, 2.0)
+    gained(policy, rows[0], 2.0)
+    gained(policy, rows[0], 1.0, 1, "copy")
+    assert policy.offer(rows)[0].drafter == "draft"
+    policy.learn(step(share(4, 2, row=rows[0]), draft_ms=0.5)._replace(overlaps=overlaps))
+    gained(policy, rows[0], 2.0)
+    gained(policy, rows[0], 1.9, 1, "copy")
+    assert policy.offer(rows)[0].drafter == ("draft" if overlaps else "copy")
+
+
 def test_what_drafts_of_one_grade_are_worth_says_little_of_another() -> None:
     """Copies behind long tails have been worth a dozen tokens: one behind a short tail is none of them."""
     policy = both_policy([Row("r", drafters=("copy", "block"), grades=("/long", ""))], 12.0, 0.9)

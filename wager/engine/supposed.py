@@ -48,6 +48,8 @@ class Supposed:
         self._engine = engine
         self._next: _Supposed | None = None
         self._begun: _Begun | None = None
+        self._wish = 0
+        """Guesses that the policy would have taken of the copy under way: the next pass has so many."""
         self.was_taken = False
         """Whether this step's pass began before the step: its time is not that of such a pass."""
 
@@ -64,7 +66,7 @@ class Supposed:
         if sequence.constraint is not None:
             return None  # what it permits is known when the tokens are there
         coming = engine.drafters[name].goes_on(draft_row(sequence, row.num_tokens), tree.num_nodes)
-        most = min(tree.num_nodes, sequence.max_depth - tree.num_nodes - 1)
+        most = min(self._wish or tree.num_nodes, sequence.max_depth - tree.num_nodes - 1)
         if coming is None or min(most, len(coming) - 1) <= 0:
             return None
         pending, guesses = coming[0], Tree.chain(np.array(coming[1 : 1 + most], np.int64))
@@ -91,13 +93,16 @@ class Supposed:
 
     def bet(self, rows: Many[StepRow], trees: list[Tree]) -> list[Tree]:
         """These trees, or what is under way in place of a chain of the same guesses, longer or shorter."""
-        begun = self._begun
+        begun, self._wish = self._begun, 0
         if begun is None or len(rows) != 1 or rows[0].sequence is not begun.sequence:
             return trees
         tree, under_way = trees[0], begun.row.tree
         num = min(tree.num_nodes, under_way.num_nodes)
         same = num and tree.is_chain and np.array_equal(tree.token_ids[:num], under_way.token_ids[:num])
-        return [under_way] if same else trees
+        if not same:
+            return trees
+        self._wish = tree.num_nodes
+        return [under_way]
 
     def take(self, rows: Many[StepRow]) -> RunResult | None:
         """What is under way, if it is the pass of these rows."""

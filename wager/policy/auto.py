@@ -14,7 +14,7 @@ is in known.py, costs are in cost.py; places come from allocation.py; what a ste
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 
 from wager.policy.allocation import allocate, firsts
 from wager.policy.asking import Asking
@@ -72,6 +72,8 @@ class Auto:
         self._known = Known(self.config.first_gain, self.config.longest_probe)
         self._step = self._before = Step()
         self._rest = Rest()
+        self._overlaps = False
+        """Whether a device runs beside the host."""
         self._was_typical = True
         """Whether the step before ran as its kind does; a plain one may need another in front of it."""
         self._stake = Stake(experience, self.config)
@@ -143,7 +145,8 @@ class Auto:
         step.rate = self._known.pace(rows) / step.plain_ms
         offers, by_drafter = [PLAIN] * len(rows), dict[str, list[int]]()
         many = len(rows) >= MANY  # where the account of all decides: who bets is not who waits
-        for i, names in enumerate(self._worth.drafters(rows, step.rate)):
+        step.begun = self._begun(step)
+        for i, names in enumerate(self._worth.drafters(rows, step.rate, step.begun)):
             if names and (many or self._stake.bears_row(rows[i], step)):
                 for name in names:
                     by_drafter.setdefault(name, []).append(i)
@@ -166,6 +169,11 @@ class Auto:
                 step.depths.clear()
                 return [PLAIN] * len(rows)  # a prompt has taken all places: no guess could be verified
         return offers
+
+    def _begun(self, step: Step) -> Collection[str]:
+        """Drafters of the step in front of this one: on a device their next drafts follow its pass."""
+        before = self._before if step is self._step else self._step
+        return before.depths if self._overlaps else ()
 
     def _begin(self, rows: Sequence[Row]) -> Step:
         return self._install(open_step(self.experience.costs, rows), rows)
@@ -248,7 +256,7 @@ class Auto:
         step = self._step_of(outcome)
         self._forethought.drop()
         self._rest.tick()
-        self._was_typical = outcome.is_typical
+        self._was_typical, self._overlaps = outcome.is_typical, outcome.overlaps
         if step.costs is None:
             return
         arranged = step.arranged

@@ -7,7 +7,7 @@ stands idle. It decides nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -85,6 +85,8 @@ class Step:
     """Places of rows for which a drafter runs only to see whether it is worth it again."""
     depths: dict[str, int] = field(default_factory=dict)
     """How deep each drafter was asked to go; 0: whole."""
+    begun: Collection[str] = ()
+    """Drafters whose drafts are under way before they are asked for."""
     drafts_ms: float = 0.0
     """What the drafts of this step are expected to take, with what a crowd that drafts is late by."""
     arranged: Arranged | None = None

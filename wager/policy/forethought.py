@@ -108,7 +108,7 @@ class Forethought:
                 return False
         if able or len(rows) >= MANY:
             return True
-        best = self._worth.drafters(rows, step.rate)
+        best = self._worth.drafters(rows, step.rate, step.begun)
         return all(names[:1] == (offer.drafter,) for names, offer in zip(best, offers, strict=True))
 
 

@@ -8,7 +8,7 @@ waits as long for it as who gains. Few rows may have several drafters in a step,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -53,8 +53,13 @@ class Worth:
         self.drafting: frozenset[str] = frozenset()
         """Drafters that ran in the step before."""
 
-    def drafters(self, rows: Sequence[Row], rate: float) -> list[tuple[str, ...]]:
-        """Which may draft for each row: of few rows the one that is worth most, whatever that is."""
+    def drafters(
+        self, rows: Sequence[Row], rate: float, begun: Collection[str] = ()
+    ) -> list[tuple[str, ...]]:
+        """Which may draft for each row: of few rows the one that is worth most, whatever that is.
+
+        begun: drafters whose drafts are under way already; where one is worth its time, that is spent.
+        """
         num_rows, found, prices = len(rows), list[tuple[str, ...]](), dict[str, float]()
 
         def net(row: Row, drafter: str) -> float:
@@ -62,7 +67,8 @@ class Worth:
             if price is None:
                 draft_ms = self._experience.costs.draft_ms(drafter, num_rows, longest_context(rows))
                 price = prices[drafter] = rate * draft_ms / num_rows
-            return self._known.gain(row, drafter, num_rows).value - price
+            gain = self._known.gain(row, drafter, num_rows).value
+            return gain if drafter in begun and gain > price else gain - price
 
         for row in rows:
             if row.max_depth <= 0 or row.max_nodes <= 0 or not row.emits:
