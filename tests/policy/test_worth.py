@@ -334,3 +334,14 @@ def test_a_chain_that_would_not_have_been_verified_is_worth_nothing() -> None:
         controller.learn(step(share(), verify_ms=5.0)._replace(evidence=[seen]))
     assert 0.0 <= policy._known.line("copy", "").gain(0).value < 0.1
     assert not policy._known.line("copy", "").gain(0).is_copy
+
+
+def test_a_pass_that_began_early_is_no_price_of_looking() -> None:
+    """Plain passes that were planned one by one are; those of drafts have a price of their own."""
+    policy = Auto(known_costs(FLAT))
+    for num_nodes, waking in ((4, 0.0), (0, 2.0)):
+        policy.offer([Row("r")])
+        if num_nodes:
+            policy.arrange([Row("r")], [Draft("draft", 4, np.log(np.full((4, 1), 0.9)))])
+        policy.learn(step(share(num_nodes), verify_ms=7.0)._replace(is_typical=False))
+        assert policy._lessons._waking_ms == pytest.approx(waking, abs=0.1)

@@ -35,7 +35,7 @@ class Lessons:
 
     def learn(self, outcome: StepOutcome, step: Step, costs: FloatArray) -> bool:
         """A finished step, and the costs it went by. Returns whether there is news worth a look at once."""
-        if not outcome.is_typical:
+        if not outcome.is_typical and step.arranged is None:
             self._waking_ms += max(0.0, outcome.verify_ms - step.base_ms)
         arranged, news = step.arranged, False
         if arranged is not None:
