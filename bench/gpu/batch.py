@@ -5,7 +5,7 @@
 All requests of a batch come at once and write equally many tokens. Mixes: all kinds in turn, code alone,
 prose alone, half and half, and all kinds with every second request sampled. A policy answers a few mixed
 batches before anything is timed and keeps what it learns from cell to cell, as on a server. Policies run
-there and back (A B C C B A), several times. Small batches are several of different requests, 16 in all: texts
+there and back (A B C C B A, B A C C A B), several times. Small batches are several of different requests, 16 in all: texts
 differ, and the slowest decides. Plain decoding's runs there over those back are the control. A batch is over
 when its slowest request is, and nobody takes the place of those that end sooner: that is what total tokens
 per second measures. Beside it: the mean speed of a request over that of plain decoding, and the slowest over
@@ -208,6 +208,15 @@ def rounds_of(size: int, least: int) -> list[range]:
     return [range(start, start + size) for start in starts]
 
 
+def order_of(names: Sequence[str], number: int) -> list[str]:
+    """Who runs when in a round: there and back, the first two in turns.
+
+    What comes behind a long chain finds a hotter device and a busier host: both come there equally often.
+    """
+    there = list(names) if number % 2 == 0 else [*names[1::-1], *names[2:]]
+    return [*there, *reversed(there)]
+
+
 class Field:
     """The prompts by kind, and the cells measured on them."""
 
@@ -239,9 +248,9 @@ class Field:
 
     def _cell(self, mix: str, size: int, controllers: Mapping[str, Controller]) -> dict[str, Any]:
         done: dict[str, list[Done]] = {name: [] for name in controllers}
-        for places in rounds_of(size, self.options.rounds):
+        for number, places in enumerate(rounds_of(size, self.options.rounds)):
             asked = self._asked(mix, places)
-            for name in [*controllers, *reversed(list(controllers))]:
+            for name in order_of(list(controllers), number):
                 done[name].append(answer(self.world.llm, controllers[name], asked))
         return cell(done)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bench.gpu.all import SCRIPTS, read_settings
-from bench.gpu.batch import MIXES, Done, batch_of, cell, lowest, rounds_of
+from bench.gpu.batch import MIXES, Done, batch_of, cell, lowest, order_of, rounds_of
 from bench.gpu.exactness import compared_tokens, summed_up
 from bench.gpu.floor import Streamed, drafter_bytes, target_bytes
 from bench.gpu.grown import TINY_SHAPE, World, plan_pair
@@ -105,6 +105,16 @@ def test_prompts_used_again_are_shorter() -> None:
     assert lengths == [30, 20, 23, 13, 16, 8]
     with pytest.raises(ConfigError, match="mixes"):
         batch_of(encoded(), "poems", range(2), 5, 0.8)
+
+
+def test_whoever_runs_first_takes_turns() -> None:
+    names = ["ar", "auto", "fixed:15"]
+    assert order_of(names, 0) == [*names, *reversed(names)]
+    assert order_of(names, 1) == ["auto", "ar", "fixed:15", "fixed:15", "ar", "auto"]
+    assert order_of(names, 2) == order_of(names, 0) and order_of(["ar"], 1) == ["ar", "ar"]
+    both = [*order_of(names, 0), *order_of(names, 1)]
+    behind = [name for last, name in zip(both, both[1:], strict=False) if last == "fixed:15" != name]
+    assert sorted(behind) == ["ar", "auto"]
 
 
 def test_small_batches_are_of_different_requests() -> None:

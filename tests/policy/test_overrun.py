@@ -53,7 +53,7 @@ def test_looks_that_lose_let_it_fade() -> None:
 
 
 def drafting(policy: Auto, rows: list[Row]) -> int:
-    policy._rest.cut()
+    policy._rest.cut(len(rows))
     return sum(offer.drafter is not None for offer in policy.offer(rows))
 
 

@@ -41,8 +41,19 @@ def test_a_rest_is_for_as_many_rows_as_it_was_begun_with() -> None:
     rest.begin(ROWS * 3, waiting(40))
     rest.tick()
     assert rest.holds(3) and not rest.holds(2) and not rest.holds(4)
-    rest.cut()
+    rest.cut(1)
     assert not rest.holds(3)
+
+
+def test_news_of_few_does_not_wake_a_crowd() -> None:
+    rest = Rest()
+    for num_rows in (64, 16, 2):
+        rest.begin([Row(i) for i in range(num_rows)], waiting(4000))
+        rest.tick()
+    rest.cut(14)
+    assert [num for num in (64, 16, 2) if rest.holds(num)] == [64]
+    rest.cut(64)
+    assert not rest.holds(64)
 
 
 def test_many_rows_rest_until_half_of_them_have_gone() -> None:
@@ -54,15 +65,27 @@ def test_many_rows_rest_until_half_of_them_have_gone() -> None:
 
 def test_a_rest_of_many_goes_on_when_as_many_are_back() -> None:
     rest = Rest()
-    rest.begin([Row(i) for i in range(64)], waiting(700))
+    rest.begin([Row(i) for i in range(64)], waiting(1400))
     rest.tick()
     rest.begin([Row(i) for i in range(20)], waiting(4))
-    for _ in range(600):
+    for _ in range(1300):
         rest.tick()
     assert rest.holds(64) and not rest.holds(20), "the look at many was not due yet, that at fewer was"
     for _ in range(100):
         rest.tick()
     assert not rest.holds(64)
+
+
+@pytest.mark.parametrize(("num_rows", "steps"), [(16, 64), (32, 128), (64, 1024)])
+def test_the_larger_a_crowd_the_longer_it_rests(num_rows: int, steps: int) -> None:
+    rest = Rest()
+    rest.begin([Row(i) for i in range(num_rows)], waiting(4))
+    rested = 0
+    rest.tick()
+    while rest.holds(num_rows):
+        rested += 1
+        rest.tick()
+    assert rested == steps
 
 
 def test_a_drafter_that_found_nothing_is_asked_again_at_once_unless_there_are_many_rows() -> None:

@@ -277,7 +277,7 @@ def test_the_many_do_not_pay_for_the_few(copying: int, drafts: bool) -> None:
     for row in rows:
         gained(policy, row, 9.0, 16, "copy")
     for _ in range(60):
-        policy._rest.cut()
+        policy._rest.cut(len(rows))
         offers = policy.offer(rows)
         if not any(offer.drafter for offer in offers):
             break
@@ -285,7 +285,7 @@ def test_the_many_do_not_pay_for_the_few(copying: int, drafts: bool) -> None:
         shares = [share(7, 7, row=row, drafter="copy") if row.drafters else share(row=row) for row in rows]
         policy.learn(step(*shares, verify_ms=10.0, draft_ms=0.5))
     policy._known.line("copy", "").probe(16).interval = 900
-    policy._rest.cut()
+    policy._rest.cut(len(rows))
     assert any(offer.drafter for offer in policy.offer(rows)) is drafts
 
 
@@ -301,7 +301,7 @@ def test_in_a_crowd_the_account_of_all_decides(num_rows: int) -> None:
     drafting = [offer.drafter is not None for offer in policy.offer(rows)]
     assert drafting == [num_rows >= MANY, *[True] * (num_rows - 1)]
     policy.experience.ledger.total.balance_ms = -1000.0
-    policy._rest.cut()
+    policy._rest.cut(len(rows))
     assert not any(offer.drafter for offer in policy.offer(rows))
 
 

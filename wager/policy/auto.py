@@ -264,7 +264,7 @@ class Auto:
             self._foreseen(arranged.rows, arranged.drafts, self._foresight)
         self._asking.learn(outcome, step)
         if self._lessons.learn(outcome, step, step.costs):
-            self._rest.cut()
+            self._rest.cut(len(outcome.rows))
         step.costs = None
         under_way = self._step.arranged
         if step is self._before and under_way is not None:

@@ -55,7 +55,7 @@ class Rest:
         self._drafters |= able
         due = min([probe.left - 1 for probe in probes], default=_LONGEST)
         # Of many, looks wait for a moment in which they are awake anyway.
-        least = _LEAST_OF_MANY * len(rows) * max(1, len(rows) // _LARGE)
+        least = _LEAST_OF_MANY * len(rows) * max(1, len(rows) // _LARGE) ** 2
         longest = max(least, due) if many else _LONGEST
         steps = longest if many else min(longest, due)
         if not able or self._drafters - able:  # one that could not may find something at any step
@@ -79,9 +79,9 @@ class Rest:
         """A step was taken."""
         self._now += 1
 
-    def cut(self) -> None:
-        """There is news: look at once."""
-        self._spells.clear()
+    def cut(self, num_rows: int) -> None:
+        """There is news from a step of so many rows: look at once; crowds of another size rest on."""
+        self._spells = [one for one in self._spells if one.num_rows >= MANY and not one.is_for(num_rows)]
 
     def end(self) -> int:
         """Drafters are asked now: the number of steps since they were asked last."""
