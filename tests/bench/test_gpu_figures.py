@@ -1,6 +1,7 @@
 """The arithmetic of the device's benchmarks: bytes, spans, batches, partings, options."""
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -113,7 +114,7 @@ def test_whoever_runs_first_takes_turns() -> None:
     assert order_of(names, 1) == ["auto", "ar", "fixed:15", "fixed:15", "ar", "auto"]
     assert order_of(names, 2) == order_of(names, 0) and order_of(["ar"], 1) == ["ar", "ar"]
     both = [*order_of(names, 0), *order_of(names, 1)]
-    behind = [name for last, name in zip(both, both[1:], strict=False) if last == "fixed:15" != name]
+    behind = [name for last, name in pairwise(both) if last == "fixed:15" != name]
     assert sorted(behind) == ["ar", "auto"]
 
 
