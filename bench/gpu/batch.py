@@ -6,10 +6,10 @@ All requests of a batch come at once and write equally many tokens. Mixes: all k
 prose alone, half and half, and all kinds with every second request sampled. A policy answers a few mixed
 batches before anything is timed and keeps what it learns from cell to cell, as on a server. Policies run
 there and back (A B C C B A, B A C C A B), several times. Small batches are several of different requests, 16
-in all: texts differ, and the slowest decides. Plain decoding's runs there over those back are the control. A batch is over
-when its slowest request is, and nobody takes the place of those that end sooner: that is what total tokens
-per second measures. Beside it: the mean speed of a request over that of plain decoding, and the slowest over
-the mean of its batch.
+in all: texts differ, and the slowest decides. Plain decoding's runs there over those back are the control. A
+batch is over when its slowest request is, and nobody takes the place of those that end sooner: that is what
+total tokens per second measures. Beside it: the mean speed of a request over that of plain decoding, and the
+slowest over the mean of its batch.
 """
 
 from __future__ import annotations
