@@ -19,11 +19,7 @@ from wager.engine.ahead import Ahead
 from wager.engine.drafting import Drafting
 from wager.engine.events import Event, event_since, note_choices
 from wager.engine.hindsight import Hindsight
-from wager.engine.rows import (
-    NO_TREE,
-    StepRow,
-    permitted_tree,
-)
+from wager.engine.rows import NO_TREE, StepRow, permitted_tree
 from wager.engine.scheduler import Hooks, Planned, Scheduler
 from wager.engine.sequence import Finish, Request, Sequence
 from wager.engine.step import run_step
@@ -289,6 +285,12 @@ class Engine:
         drafted = any(share.offer.drafter is not None for share in outcome.rows)
         return drafted and controller.on_decision is None
 
+    def meanwhile(self, rows: list[StepRow]) -> None:
+        """The pass of these rows runs: what need not be done before it, and what can be for the next."""
+        self.catch_up()
+        self.drafting.watch(rows)
+        self.supposed.lay(rows)
+
     def catch_up(self) -> None:
         """Learn what the step before taught, if that has waited."""
         outcome, self.unlearned = self.unlearned, None
@@ -316,11 +318,9 @@ class Engine:
             account = self.controller.forget(sequence.request_id)
             sequence.stats.time_s = account.elapsed_ms / 1e3
             sequence.stats.plain_time_s = account.plain_ms / 1e3
-            self._events.append(
-                event._replace(
-                    finish=sequence.finish, error=sequence.error, sequence=sequence, account=account
-                )
-            )
+            finish, error = sequence.finish, sequence.error
+            event = event._replace(finish=finish, error=error, sequence=sequence, account=account)
+            self._events.append(event)
         self._ended.clear()
 
     # -- own affairs

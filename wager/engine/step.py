@@ -99,9 +99,7 @@ def verify(engine: Engine, rows: list[StepRow]) -> tuple[RunResult, Choices]:
     """One target pass over pending tokens and nodes, and the target's own choice at every judged place."""
     begun = engine.ahead.take(rows) or engine.unseen.take() or engine.supposed.take(rows)
     result = begun or engine.runner.run([row.run_row() for row in rows])
-    engine.catch_up()
-    engine.drafting.watch(rows)
-    engine.supposed.lay(rows)
+    engine.meanwhile(rows)
     judged = [row.choice_row() for row in rows if row.is_judged]
     if result.logits is None:
         return result, Choices([], [], [], [])
