@@ -16,7 +16,7 @@ from wager.policy.gain import Probe
 
 _LONGEST = 16  # steps; a crowd rests longer, so many steps at least
 _LEAST_OF_MANY = 4  # for each row: a wake-up costs host time that runs ahead of the device otherwise;
-_LARGE = 32  # beyond so many rows the more for each the more there are
+_LARGE = 32  # beyond so many rows the more for each the more there are, and news of few is none for them
 _UNABLE = 32  # steps for which drafters are not asked then that could propose nothing to anyone
 
 
@@ -80,8 +80,8 @@ class Rest:
         self._now += 1
 
     def cut(self, num_rows: int) -> None:
-        """There is news from a step of so many rows: look at once; crowds of another size rest on."""
-        self._spells = [one for one in self._spells if one.num_rows >= MANY and not one.is_for(num_rows)]
+        """There is news from a step of so many rows: look at once; large crowds of another size rest on."""
+        self._spells = [one for one in self._spells if one.num_rows > _LARGE and not one.is_for(num_rows)]
 
     def end(self) -> int:
         """Drafters are asked now: the number of steps since they were asked last."""
