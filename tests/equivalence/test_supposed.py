@@ -18,6 +18,8 @@ from wager.engine.engine import Engine
 from wager.engine.telemetry import StepReport
 from wager.kvcache.pool import PageIds
 from wager.nn.noise import NoiseSource
+from wager.policy import Coming, Experience, Offer, Row
+from wager.policy.simple import Fixed
 from wager.target import Laid, RunResult
 
 pytestmark = MARKS
@@ -183,3 +185,49 @@ def test_another_number_of_guesses_is_bet_a_step_later(world: World, on_kernels:
             tokens += event.token_ids
     assert tokens == text and watch.begun == watch.taken > 4
     assert [report.bets[0] for report in reports[:6]] == [4, 4, 4, 4, other, other]
+
+
+class Changing(Fixed):
+    """Chains by one drafter, and from a step on by the other."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(Experience(), 4, chain=True)
+        self._left = step
+
+    def suffices(self, drafter: str, coming: Coming) -> bool:
+        return False
+
+    def offer(self, rows: Sequence[Row]) -> list[Offer]:
+        self._left -= 1
+        return [Offer("knowing" if self._left >= 0 else "block", 4) for _ in rows]
+
+
+def test_a_row_that_changes_to_a_drafter_of_the_device(world: World, on_kernels: None) -> None:
+    """The pass under way is dropped, and those behind it are timed as they are."""
+    asked = job()
+    engine, _, text = knowing(world, asked)
+    other = engine_of(world, "fixed:4", num_pages=64)
+    other.drafters["knowing"] = engine.drafters["knowing"]
+    watch, other.controller.policy = Watch(other), Changing(4)
+    other.add("r", asked.prompt, asked.params)
+    taken, tokens = list[bool](), list[int]()
+    while other.has_work:
+        for event in other.step():
+            tokens += event.token_ids
+        taken.append(other.supposed.was_taken)
+    assert tokens == text and is_clean(other)
+    assert watch.begun == watch.taken + 1 and taken[:4] == [False, True, True, True]
+    assert len(taken) > 5 and not any(taken[4:])
+
+
+def test_a_drafter_that_fails_to_go_on_costs_bets_alone(
+    world: World, on_kernels: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("injected")
+
+    asked = job()
+    engine, watch, text = knowing(world, asked)
+    monkeypatch.setattr(Knowing, "goes_on", fail)
+    assert run_of(engine, asked).tokens("r") == text and is_clean(engine)
+    assert engine.telemetry.drafter_failures == 1 and not engine.telemetry.failed_requests and not watch.laid

@@ -97,8 +97,8 @@ def arrange(engine: Engine, rows: list[StepRow], proposals: list[Proposal | None
 
 def verify(engine: Engine, rows: list[StepRow]) -> tuple[RunResult, Choices]:
     """One target pass over pending tokens and nodes, and the target's own choice at every judged place."""
-    begun = engine.ahead.take(rows) or engine.unseen.take() or engine.supposed.take(rows)
-    result = begun or engine.runner.run([row.run_row() for row in rows])
+    begun = (engine.ahead.take(rows), engine.unseen.take(), engine.supposed.take(rows))
+    result = next(filter(None, begun), None) or engine.runner.run([row.run_row() for row in rows])
     engine.meanwhile(rows)
     judged = [row.choice_row() for row in rows if row.is_judged]
     if result.logits is None:

@@ -55,18 +55,13 @@ class Supposed:
 
     def lay(self, rows: Many[StepRow]) -> None:
         """Make the pass ready that follows if all guesses of the one under way stand."""
-        self._next = None
+        self._next, wish, self._wish = None, self._wish, 0
         if len(rows) == 1 and self._engine.runner.has_kernels:
-            self._next = self._supposed(rows[0])
+            self._next = self._supposed(rows[0], wish)
 
-    def _supposed(self, row: StepRow) -> _Supposed | None:
-        engine, sequence, tree, name = self._engine, row.sequence, row.tree, row.offer.drafter
-        if name is None or not tree.num_nodes or not tree.is_chain:
-            return None
-        if sequence.constraint is not None:
-            return None  # what it permits is known when the tokens are there
-        coming = engine.drafters[name].goes_on(draft_row(sequence, row.num_tokens), tree.num_nodes)
-        most = min(self._wish or tree.num_nodes, sequence.max_depth - tree.num_nodes - 1)
+    def _supposed(self, row: StepRow, wish: int) -> _Supposed | None:
+        engine, sequence, tree = self._engine, row.sequence, row.tree
+        coming, most = self._coming(row), min(wish or tree.num_nodes, sequence.max_depth - tree.num_nodes - 1)
         if coming is None or min(most, len(coming) - 1) <= 0:
             return None
         pending, guesses = coming[0], Tree.chain(np.array(coming[1 : 1 + most], np.int64))
@@ -78,6 +73,18 @@ class Supposed:
         asked = RunRow([pending], guesses, context_len, list(sequence.pages))
         laid = engine.runner.lay([asked])
         return None if laid is None else _Supposed(sequence, (*tree.token_ids.tolist(), pending), asked, laid)
+
+    def _coming(self, row: StepRow) -> Many[int] | None:
+        """The token behind all guesses of a row, and what would be guessed then."""
+        engine, sequence, tree, name = self._engine, row.sequence, row.tree, row.offer.drafter
+        # What a grammar permits is known when the tokens are there.
+        if name is None or not tree.num_nodes or not tree.is_chain or sequence.constraint is not None:
+            return None
+        try:
+            return engine.drafters[name].goes_on(draft_row(sequence, row.num_tokens), tree.num_nodes)
+        except Exception as error:
+            engine.drafting.lose([sequence], error)
+            return None
 
     def begin(self, rows: Many[StepRow], verdicts: Many[Verdict | None]) -> None:
         """These are the verdicts: begin what is laid, if it was laid for them."""
@@ -93,7 +100,7 @@ class Supposed:
 
     def bet(self, rows: Many[StepRow], trees: list[Tree]) -> list[Tree]:
         """These trees, or what is under way in place of a chain of the same guesses, longer or shorter."""
-        begun, self._wish = self._begun, 0
+        begun = self._begun
         if begun is None or len(rows) != 1 or rows[0].sequence is not begun.sequence:
             return trees
         tree, under_way = trees[0], begun.row.tree
