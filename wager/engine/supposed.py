@@ -36,6 +36,8 @@ class _Supposed(NamedTuple):
 
 
 class _Begun(NamedTuple):
+    """A pass under way: whose it is, what is in it, and what it will give."""
+
     sequence: Sequence
     row: RunRow
     result: RunResult

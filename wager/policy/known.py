@@ -116,6 +116,7 @@ class Known:
         return self.gain_of(row.request_id, drafter, row.phase_of(drafter), num_rows)
 
     def gain_of(self, request_id: Hashable, drafter: str, phase: str, num_rows: int) -> SteadyMean:
+        """The same in a phase that the request need not be in now."""
         crowd, line = crowd_of(num_rows), self.line(drafter, phase)
         gains = self._of(request_id).gains.setdefault((drafter, phase), {})
         gain = gains.get(crowd)
