@@ -328,7 +328,7 @@ class PolicyConfig:
     )
     entropy_patience: int = _field(2, _whole(1, 1000), "Counted steps in a row that close the entropy gate.")
     lookup_min: int = _field(2, _whole(1, 64), "Fewest tokens that must match for lookup to guess.")
-    lookup_max: int = _field(5, _whole(1, 64), "Most tokens that lookup tries to match.")
+    lookup_max: int = _field(16, _whole(1, 64), "Most tokens that lookup tries to match.")
 
     @property
     def parts(self) -> PolicyParts:

@@ -27,7 +27,7 @@ def naive(tokens: list[int], drafter: LookupDrafter) -> list[int] | None:
         for start in range(len(tokens) - length - 1, -1, -1):
             if length < len(tokens) and tokens[start : start + length] == tokens[-length:]:
                 grown = list(tokens)
-                for _ in range(drafter.depth):
+                for _ in range(min(drafter.depth, 3 * length)):
                     grown.append(grown[start + length + len(grown) - len(tokens)])
                 return grown[len(tokens) :]
     return None
@@ -46,8 +46,7 @@ def test_it_proposes_what_a_naive_search_finds(
             assert proposal is None
         else:
             assert proposal is not None and proposal.logprobs is None
-            assert proposal.token_ids.shape == (7, 1)
-            assert proposal.token_ids[:, 0].tolist() == want
+            assert proposal.token_ids.tolist() == [[token] for token in want]
 
 
 @given(TOKENS, st.integers(1, 3))
@@ -57,6 +56,27 @@ def test_a_copy_behind_a_long_tail_is_of_another_grade(tokens: list[int], shorte
     is_long = len(tail) == 5 and tail in [tokens[start : start + 5] for start in range(len(tokens) - 5)]
     assert bool(drafter.grade(row)) is is_long
     assert drafter.can_draft(row) or not is_long
+
+
+@pytest.mark.parametrize(("length", "grade", "count"), [(2, "", 6), (4, "", 12), (5, "/long", 15)])
+def test_the_longer_the_tail_the_more_is_copied(length: int, grade: str, count: int) -> None:
+    tokens = [*range(40), 99, *range(20 - length, 20)]
+    proposal = ask(LookupDrafter(), tokens)
+    assert proposal is not None and proposal.token_ids[:, 0].tolist() == tokens[20:40][:count]
+    assert LookupDrafter().grade(DraftRow("a", tokens, 1, [])) == grade
+
+
+def test_a_copy_that_goes_on_is_of_the_last_grade_soon() -> None:
+    drafter, text = LookupDrafter(), [*range(100)]
+    tokens = [*text, 199, *range(10)]
+    row = DraftRow("a", tokens, 1, [])
+    assert drafter.grade(row) == "/long"
+    # The token behind six that stood, and what is guessed behind those seventeen: all that is ever copied.
+    assert drafter.goes_on(row, 6) == text[16 : 17 + 32]
+    grown = DraftRow("a", [*tokens, *range(10, 17)], 1, [])
+    assert drafter.grade(grown) == "/run"
+    (proposal,) = drafter.draft([grown], NOISE)
+    assert proposal is not None and proposal.token_ids[:, 0].tolist() == text[17 : 17 + 32]
 
 
 def test_no_match_no_proposal() -> None:
@@ -111,7 +131,7 @@ def test_numpy_tokens_are_as_good_as_lists() -> None:
     assert copy_on([4, 5, 6], 1, 5) == [5, 6, 5, 6, 5]
 
 
-@pytest.mark.parametrize("values", [{"min_match": 0}, {"min_match": 6}, {"depth": 0}])
+@pytest.mark.parametrize("values", [{"min_match": 0}, {"min_match": 17}, {"depth": 0}])
 def test_bad_options_are_refused(values: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=next(iter(values))):
         LookupDrafter(**values)

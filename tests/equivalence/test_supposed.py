@@ -187,6 +187,23 @@ def test_another_number_of_guesses_is_bet_a_step_later(world: World, on_kernels:
     assert [report.bets[0] for report in reports[:6]] == [4, 4, 4, 4, other, other]
 
 
+def test_another_copy_is_no_reason_to_run_another_pass(
+    world: World, on_kernels: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device is at the pass already: its guesses are as good as those the host has found since."""
+    asked = job()
+    engine, watch, text = knowing(world, asked)
+
+    def doubtful(self: Knowing, row: DraftRow, num_stood: int) -> list[int]:
+        first, second, *others = self._guesses(row, len(row.tokens) + num_stood, 1 + DEPTH)
+        return [first, second, *[(token + 1) % 50 for token in others]]
+
+    monkeypatch.setattr(Knowing, "goes_on", doubtful)
+    run = run_of(engine, asked)
+    assert run.tokens("r") == text and is_clean(engine)
+    assert watch.begun == watch.taken > 3
+
+
 class Changing(Fixed):
     """Chains by one drafter, and from a step on by the other."""
 

@@ -19,7 +19,8 @@ from wager.kvcache.pool import PageIds
 from wager.nn.noise import NoiseSource
 
 _PLACES = 100  # of one run that are looked at
-_LONG = "/long"  # the grade of copies behind a tail as long as any that is looked for
+_REACH = 3  # guesses for every token of the tail that stood before: where few did, another follows soon
+_GRADES = ((16, "/run"), (5, "/long"))  # of copies, by the tokens of the tail that stood before
 
 
 class LookupDrafter(HostDrafter):
@@ -30,8 +31,11 @@ class LookupDrafter(HostDrafter):
     uses_noise = False
     is_instant = True
 
-    def __init__(self, min_match: int = 2, max_match: int = 5, depth: int = 32) -> None:
-        """Tails of `max_match` down to `min_match` tokens are looked for; at most `depth` tokens proposed."""
+    def __init__(self, min_match: int = 2, max_match: int = 16, depth: int = 32) -> None:
+        """Tails of `max_match` down to `min_match` tokens are looked for; at most `depth` tokens proposed,
+
+        and behind a short tail fewer.
+        """
         if not 1 <= min_match <= max_match:
             raise ConfigError("min_match", min_match, f"1 to max_match = {max_match}")
         if depth < 1:
@@ -45,7 +49,8 @@ class LookupDrafter(HostDrafter):
     def grade(self, row: DraftRow) -> str:
         """Short tails stand anywhere; where a long one did, what followed there mostly follows here."""
         match = self._index(row).find(row.tokens)
-        return _LONG if match is not None and match.length == self.max_match else ""
+        length = 0 if match is None else match.length
+        return next((grade for least, grade in _GRADES if length >= least), "")
 
     def draft(self, rows: Sequence[DraftRow], noise: NoiseSource) -> list[Proposal | None]:
         return [self._propose(row) for row in rows]
@@ -54,8 +59,7 @@ class LookupDrafter(HostDrafter):
         match = self._index(row).find(row.tokens)
         if match is None:
             return None
-        depth = min(row.depth or self.depth, self.depth)
-        guesses = copy_on(row.tokens, match.source, depth)
+        guesses = copy_on(row.tokens, match.source, min(row.depth or self.depth, self._depth(match.length)))
         return Proposal(np.array(guesses, np.int64)[:, None], None)
 
     def goes_on(self, row: DraftRow, num_stood: int) -> Sequence[int] | None:
@@ -63,7 +67,12 @@ class LookupDrafter(HostDrafter):
         match = self._index(row).find(row.tokens)
         if match is None:
             return None
-        return copy_on(row.tokens, match.source, num_stood + 1 + self.depth)[num_stood:]
+        count = 1 + self._depth(match.length + num_stood + 1)
+        return copy_on(row.tokens, match.source, num_stood + count)[num_stood:]
+
+    def _depth(self, length: int) -> int:
+        """Guesses behind a tail of so many tokens that stood before."""
+        return min(self.depth, _REACH * length)
 
     def _index(self, row: DraftRow) -> SuffixIndex:
         index = self._indexes.get(row.request_id)

@@ -116,6 +116,7 @@ def accept(rows: list[StepRow], choices: Choices) -> list[Verdict | None]:
 
 def commit(engine: Engine, rows: list[StepRow], result: RunResult, verdicts: list[Verdict | None]) -> None:
     """Hand the drafters the features of what now stands, and move accepted paths into place."""
+    result = engine.supposed.begin(rows, verdicts, result)
     kept = [row.kept(verdict) for row, verdict in zip(rows, verdicts, strict=True)]
     engine.drafting.keep(rows, result, kept)
     for row, indices in zip(rows, kept, strict=True):
@@ -123,7 +124,6 @@ def commit(engine: Engine, rows: list[StepRow], result: RunResult, verdicts: lis
     engine.drafting.start(rows, verdicts)
     if all(row.followed_by is None for row in rows):  # what follows a pass has moved its paths as well
         engine.runner.commit(result, kept)
-    engine.supposed.begin(rows, verdicts)
 
 
 def emit(engine: Engine, rows: list[StepRow], verdicts: list[Verdict | None], choices: Choices) -> None:

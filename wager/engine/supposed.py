@@ -30,6 +30,7 @@ class _Supposed(NamedTuple):
     """The verdict that is supposed, and the pass behind it."""
 
     sequence: Sequence
+    drafter: str
     emitted: tuple[int, ...]
     row: RunRow
     laid: Laid
@@ -39,6 +40,7 @@ class _Begun(NamedTuple):
     """A pass under way: whose it is, what is in it, and what it will give."""
 
     sequence: Sequence
+    drafter: str
     row: RunRow
     result: RunResult
 
@@ -62,9 +64,10 @@ class Supposed:
             self._next = self._supposed(rows[0], wish)
 
     def _supposed(self, row: StepRow, wish: int) -> _Supposed | None:
-        engine, sequence, tree = self._engine, row.sequence, row.tree
-        coming, most = self._coming(row), min(wish or tree.num_nodes, sequence.max_depth - tree.num_nodes - 1)
-        if coming is None or min(most, len(coming) - 1) <= 0:
+        engine, sequence, tree, name = self._engine, row.sequence, row.tree, row.offer.drafter
+        most = min(wish or tree.num_nodes, sequence.max_depth - tree.num_nodes - 1)
+        coming = None if name is None else self._coming(row, name)
+        if name is None or coming is None or min(most, len(coming) - 1) <= 0:
             return None
         pending, guesses = coming[0], Tree.chain(np.array(coming[1 : 1 + most], np.int64))
         context_len = sequence.num_cached + row.num_tokens + tree.num_nodes
@@ -74,13 +77,14 @@ class Supposed:
             return None
         asked = RunRow([pending], guesses, context_len, list(sequence.pages))
         laid = engine.runner.lay([asked])
-        return None if laid is None else _Supposed(sequence, (*tree.token_ids.tolist(), pending), asked, laid)
+        emitted = (*tree.token_ids.tolist(), pending)
+        return None if laid is None else _Supposed(sequence, name, emitted, asked, laid)
 
-    def _coming(self, row: StepRow) -> Many[int] | None:
+    def _coming(self, row: StepRow, name: str) -> Many[int] | None:
         """The token behind all guesses of a row, and what would be guessed then."""
-        engine, sequence, tree, name = self._engine, row.sequence, row.tree, row.offer.drafter
+        engine, sequence, tree = self._engine, row.sequence, row.tree
         # What a grammar permits is known when the tokens are there.
-        if name is None or not tree.num_nodes or not tree.is_chain or sequence.constraint is not None:
+        if not tree.num_nodes or not tree.is_chain or sequence.constraint is not None:
             return None
         try:
             return engine.drafters[name].goes_on(draft_row(sequence, row.num_tokens), tree.num_nodes)
@@ -88,30 +92,33 @@ class Supposed:
             engine.drafting.lose([sequence], error)
             return None
 
-    def begin(self, rows: Many[StepRow], verdicts: Many[Verdict | None]) -> None:
-        """These are the verdicts: begin what is laid, if it was laid for them."""
+    def begin(self, rows: Many[StepRow], verdicts: Many[Verdict | None], result: RunResult) -> RunResult:
+        """These are the verdicts of a pass: begin what is laid, if it was laid for them.
+
+        Returns what that pass gave, whatever has begun behind it.
+        """
         supposed, self._next = self._next, None
         if supposed is None or len(rows) != 1 or rows[0].close is not None:
-            return
-        verdict, sequence = verdicts[0], supposed.sequence
+            return result
+        verdict, sequence, runner = verdicts[0], supposed.sequence, self._engine.runner
         if verdict is None or rows[0].sequence is not sequence or verdict.emitted != supposed.emitted:
-            return
+            return result
         if not set(supposed.emitted).isdisjoint(sequence.request.end_ids):
-            return
-        self._begun = _Begun(sequence, supposed.row, self._engine.runner.run_laid(supposed.laid))
+            return result
+        result = runner.with_own_features(result)
+        self._begun = _Begun(sequence, supposed.drafter, supposed.row, runner.run_laid(supposed.laid))
+        return result
 
     def bet(self, rows: Many[StepRow], trees: list[Tree]) -> list[Tree]:
-        """These trees, or what is under way in place of a chain of the same guesses, longer or shorter."""
+        """These trees, or what is under way in place of another chain of its drafter: the device is at it."""
         begun = self._begun
         if begun is None or len(rows) != 1 or rows[0].sequence is not begun.sequence:
             return trees
-        tree, under_way = trees[0], begun.row.tree
-        num = min(tree.num_nodes, under_way.num_nodes)
-        same = num and tree.is_chain and np.array_equal(tree.token_ids[:num], under_way.token_ids[:num])
-        if not same:
+        tree = trees[0]
+        if rows[0].offer.drafter != begun.drafter or not tree.num_nodes or not tree.is_chain:
             return trees
         self._wish = tree.num_nodes
-        return [under_way]
+        return [begun.row.tree]
 
     def take(self, rows: Many[StepRow]) -> RunResult | None:
         """What is under way, if it is the pass of these rows."""

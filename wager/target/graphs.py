@@ -301,6 +301,16 @@ class GraphRunner(TargetRunner):
     def _on_device(self, numbers: Sequence[int]) -> Tensor:
         return torch.tensor(numbers, device=self.device)
 
+    def with_own_features(self, result: RunResult) -> RunResult:
+        if result.features is None or not self._is_overwritten(result.features):
+            return result
+        with self._inference:
+            return result._replace(features=result.features.clone())
+
+    def _is_overwritten(self, features: Tensor) -> bool:
+        """Whether these lie where the next pass leaves its own."""
+        return features.data_ptr() == self._features.data_ptr()
+
     def kept_features(self, result: RunResult, kept: Sequence[Sequence[int]]) -> list[Kept]:
         """One copy for all rows where the next pass overwrites them: those of large passes stay."""
         features, starts = result.features, result.inputs.starts
@@ -309,8 +319,7 @@ class GraphRunner(TargetRunner):
         with self._inference:
             stops = list(accumulate([len(own) for own in kept]))
             if stops[-1] == len(features):
-                stays = features.data_ptr() != self._features.data_ptr()
-                whole = features if stays else features.clone()
+                whole = features.clone() if self._is_overwritten(features) else features
             else:
                 lines = [start + index for start, own in zip(starts, kept, strict=False) for index in own]
                 whole = features.index_select(0, self._lines(lines))

@@ -153,6 +153,10 @@ class TargetRunner:
     def when_idle(self) -> None:
         """Called while nothing runs: for what must not hold up a request."""
 
+    def with_own_features(self, result: RunResult) -> RunResult:
+        """What a pass gave, with features that the next one does not overwrite."""
+        return result
+
     def kept_features(self, result: RunResult, kept: Sequence[Sequence[int]]) -> list[Kept]:
         """Features of every row's kept pass tokens."""
         return [Kept(result.row_features(row, indices)) for row, indices in enumerate(kept)]
