@@ -166,7 +166,7 @@ def test_a_policys_name_comes_apart_and_together(name: str) -> None:
         ({"policy": "bod:chain", "bod_mode": "tree"}, "bod_mode"),
         ({"policy": "ema+auto", "gate": "entropy"}, "gate"),
         ({"bod_min_bet": 9, "bod_max_bet": 4}, "bod_min_bet"),
-        ({"lookup_min": 6}, "lookup_min"),
+        ({"lookup_min": 17}, "lookup_min"),
     ],
 )
 def test_values_that_contradict_each_other_are_refused(values: dict[str, object], field: str) -> None:

@@ -1,5 +1,6 @@
 """Passes that begin behind a draft nobody has seen: the same texts, and the same trees as by looking."""
 
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -55,6 +56,48 @@ def test_a_calibrated_bet_gives_the_same_texts(world: World, on_kernels: None) -
     run = drive(engine, {0: [("one", job)]}, {})
     assert [run.tokens("one")] == alone(engine_of(world, "ar", kernels="off"), [job])
     assert begun and all(0 < nodes <= 7 for (nodes,) in begun)
+
+
+def started_in(engine: Engine) -> list[tuple[Hashable, bool]]:
+    """Fills with whose drafts begin before their step, and whether that is behind the prompt."""
+    drafter, found = engine.drafters["block"], list[tuple[Hashable, bool]]()
+    start = drafter.start
+
+    def noted(rows: Any) -> None:
+        for row in rows:
+            sequence = engine.scheduler.find(row.request_id)
+            assert sequence is not None
+            found.append((row.request_id, not sequence.stats.steps))
+        start(rows)
+
+    drafter.start = noted  # type: ignore[method-assign]
+    return found
+
+
+def test_the_first_draft_begins_behind_the_prompt_if_it_did_so_before(world: World, on_kernels: None) -> None:
+    engine, (job, *_) = engine_of(world, "fixed:4"), jobs(0.0)
+    own, begun = alone(engine_of(world, "ar", kernels="off"), [job]), started_in(engine)
+    names = ["first", "second", "plain", "third", "fourth"]
+    for name in names:
+        params = replace(job.params, speculation="off") if name == "plain" else job.params
+        run = drive(engine, {0: [(name, replace(job, params=params))]}, {})
+        assert [run.tokens(name)] == own
+    assert [name for name, is_first in begun if is_first] == ["second", "fourth"]
+    assert is_clean(engine)
+
+
+def test_a_first_draft_that_fails_costs_bets_alone(
+    world: World, on_kernels: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("injected")
+
+    engine, (job, *_) = engine_of(world, "fixed:4"), jobs(0.0)
+    drive(engine, {0: [("first", job)]}, {})
+    monkeypatch.setattr(BlockDrafter, "start", fail)
+    run = drive(engine, {0: [("second", job)]}, {})
+    assert [run.tokens("second")] == alone(engine_of(world, "ar", kernels="off"), [job]) and is_clean(engine)
+    assert engine.telemetry.drafter_failures == 1 and not engine.telemetry.failed_requests
 
 
 def test_several_rows_at_once(world: World, on_kernels: None) -> None:

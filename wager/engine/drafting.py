@@ -37,6 +37,8 @@ class Drafting:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._opening: str | None = None
+        """Who drafted first for the latest request that ran alone."""
 
     def able(self, planned: Planned, enough: Collection[str] = ()) -> dict[str, str]:
         """Drafters that can propose for this row now, and the grades of what they would.
@@ -190,12 +192,13 @@ class Drafting:
 
         A device drafts then while tokens are handed out; elsewhere nothing happens. Every drafter in use
         begins for all of them: a row may change from one to another, and a draft that lacks it is made anew.
+        For a prompt that is read alone the one begins that did so for the request before.
         """
         if not self._engine.runner.has_kernels:
             return
-        names, asked = set[str](), list[DraftRow]()
+        owners, asked, opening = dict[str, list[Sequence]](), list[DraftRow](), self._opens(rows)
         for row, verdict in zip(rows, verdicts, strict=True):
-            name, sequence = row.offer.drafter, row.sequence
+            name, sequence = row.offer.drafter or opening, row.sequence
             if name is None or verdict is None or row.close is not None:
                 continue
             if row.followed_by is not None:
@@ -205,13 +208,23 @@ class Drafting:
             if verdict.target_token in sequence.request.end_ids or num_tokens >= sequence.max_len:
                 continue
             self.make_room(row)
-            names.add(name)
+            owners.setdefault(name, []).append(sequence)
             asked.append(draft_row_behind(sequence, verdict))
-        for name in names:
+        for name, own in owners.items():
             try:
                 self._engine.drafters[name].start(asked)
             except Exception as error:
-                self.lose([row.sequence for row in rows if row.offer.drafter == name], error)
+                self.lose(own, error)
+
+    def _opens(self, rows: list[StepRow]) -> str | None:
+        """Who is to draft first for a row that has read its prompt; how it went before is kept for that."""
+        if len(rows) != 1 or not rows[0].is_judged or self._engine.ahead.has_begun:
+            return None
+        row, steps = rows[0], rows[0].sequence.stats.steps
+        if steps == 1:
+            self._opening = row.offer.drafter
+        is_free = row.sequence.nodes is None and not row.sequence.drafting_failed
+        return self._opening if not steps and is_free else None
 
     def make_room(self, row: StepRow, more: int = 0) -> None:
         """Pages behind the pending tokens for what a drafter lays there; it takes less if there are none."""
