@@ -83,7 +83,9 @@ def test_the_first_draft_begins_behind_the_prompt_if_it_did_so_before(world: Wor
         run = drive(engine, {0: [(name, replace(job, params=params))]}, {})
         assert [run.tokens(name)] == own
     assert [name for name, is_first in begun if is_first] == ["second", "fourth"]
-    assert is_clean(engine)
+    engine.drafters.clear()
+    assert [drive(engine, {0: [("none", job)]}, {}).tokens("none")] == own
+    assert is_clean(engine) and not engine.telemetry.drafter_failures
 
 
 def test_a_first_draft_that_fails_costs_bets_alone(

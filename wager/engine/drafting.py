@@ -224,7 +224,8 @@ class Drafting:
         if steps == 1:
             self._opening = row.offer.drafter
         is_free = row.sequence.nodes is None and not row.sequence.drafting_failed
-        return self._opening if not steps and is_free else None
+        is_there = self._opening in self._engine.drafters
+        return self._opening if is_there and is_free and not steps else None
 
     def make_room(self, row: StepRow, more: int = 0) -> None:
         """Pages behind the pending tokens for what a drafter lays there; it takes less if there are none."""
