@@ -1,9 +1,9 @@
 """Guesses copied from the sequence itself: find where its tail stood before, propose what followed there.
 
-The longest tail that matches wins, then its most recent place. Of each request it is kept where every run of
-`min_match` tokens stood, which grows with the sequence and needs neither pages nor features: a request that
-comes back after preemption is read anew. There are no probabilities; where no tail of `min_match` tokens
-stood before, there is no proposal.
+The longest tail that matches wins, then its most recent place; the longer it is, the more is proposed. Of
+each request it is kept where every run of `min_match` tokens stood, which grows with the sequence and needs
+neither pages nor features: a request that comes back after preemption is read anew. There are no
+probabilities; where no tail of `min_match` tokens stood before, there is no proposal.
 """
 
 from __future__ import annotations
@@ -32,10 +32,7 @@ class LookupDrafter(HostDrafter):
     is_instant = True
 
     def __init__(self, min_match: int = 2, max_match: int = 16, depth: int = 32) -> None:
-        """Tails of `max_match` down to `min_match` tokens are looked for; at most `depth` tokens proposed,
-
-        and behind a short tail fewer.
-        """
+        """Tails of `max_match` down to `min_match` tokens are looked for, `depth` tokens proposed at most."""
         if not 1 <= min_match <= max_match:
             raise ConfigError("min_match", min_match, f"1 to max_match = {max_match}")
         if depth < 1:
