@@ -196,6 +196,8 @@ class Drafting:
         """
         if not self._engine.runner.has_kernels:
             return
+        if len(rows) == 1 and rows[0].sequence.stats.steps == 1:
+            self._opening = rows[0].offer.drafter
         owners, asked, opening = dict[str, list[Sequence]](), list[DraftRow](), self._opens(rows)
         for row, verdict in zip(rows, verdicts, strict=True):
             name, sequence = row.offer.drafter or opening, row.sequence
@@ -217,15 +219,12 @@ class Drafting:
                 self.lose(own, error)
 
     def _opens(self, rows: list[StepRow]) -> str | None:
-        """Who is to draft first for a row that has read its prompt; how it went before is kept for that."""
+        """Who is to draft first for a row that has just read its prompt alone, if that is known."""
         if len(rows) != 1 or not rows[0].is_judged or self._engine.ahead.has_begun:
             return None
-        row, steps = rows[0], rows[0].sequence.stats.steps
-        if steps == 1:
-            self._opening = row.offer.drafter
-        is_free = row.sequence.nodes is None and not row.sequence.drafting_failed
-        is_there = self._opening in self._engine.drafters
-        return self._opening if is_there and is_free and not steps else None
+        sequence = rows[0].sequence
+        is_first = not sequence.stats.steps and sequence.nodes is None and not sequence.drafting_failed
+        return self._opening if is_first and self._opening in self._engine.drafters else None
 
     def make_room(self, row: StepRow, more: int = 0) -> None:
         """Pages behind the pending tokens for what a drafter lays there; it takes less if there are none."""
