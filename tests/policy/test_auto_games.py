@@ -6,61 +6,110 @@ import pytest
 from tests.policy.situations import (
     FLAT,
     STEEP,
+    Played,
     World,
+    drafting,
     known_costs,
+    lowest_balance,
     play,
+    share,
+    speedup,
+    step,
 )
-from wager.policy import (
-    Controller,
-    CostCurve,
-    CostModel,
-    Draft,
-    Experience,
-    Offer,
-    Row,
-)
+from wager.policy import Coming, Controller, CostCurve, CostModel, Evidence, Experience, Row
 from wager.policy.auto import Auto
-from wager.policy.cost import DraftTime, PassTime
+from wager.trace.blindly import Blindly
+
+CURVES = [FLAT, STEEP, {1: 5.0, 8: 7.0, 16: 12.5, 32: 15.0}]
+FLOOR = 0.01
 
 
-@pytest.mark.parametrize("points", [FLAT, STEEP, {1: 5.0, 8: 7.0, 16: 12.5, 32: 15.0}])
+def unmeasured() -> Experience:
+    return Experience(CostModel(warm_up=0))
+
+
+def drafted(played: list[Played]) -> float:
+    """Share of the steps in which somebody drafted."""
+    return float(np.mean([any(one.drafters) for one in played]))
+
+
+@pytest.mark.parametrize("kind", [Controller, Blindly])
+@pytest.mark.parametrize("points", CURVES)
 @pytest.mark.parametrize("stands", [0.0, 0.1, 0.5, 0.9])
-def test_never_slower_than_plain_decoding(points: dict[int, float], stands: float) -> None:
-    """Below 1 % of the time and one plain step to begin with by no more than the one step that went wrong."""
+def test_never_slower_than_plain_decoding(
+    kind: type[Controller], points: dict[int, float], stands: float
+) -> None:
+    """Below the floor and one plain step to begin with by no more than the one step that went wrong."""
     times: list[float] = []
-    controller = Controller(
-        "auto",
-        Experience(CostModel(warm_up=0)),
-        on_decision=lambda decision: times.append(float(str(decision["actual_ms"]))),
+    controller = kind(
+        "auto", unmeasured(), on_decision=lambda decision: times.append(float(str(decision["actual_ms"])))
     )
     world, total = World(CostCurve(points), {"draft": stands}, claims=0.8), controller.experience.ledger.total
     for _ in range(400):
         play(controller, world, 1)
-        assert total.balance_ms >= -(0.01 * total.elapsed_ms + points[1] + max(times))
+        assert total.balance_ms >= -(FLOOR * total.elapsed_ms + points[1] + max(times))
 
 
-def test_a_drafter_that_never_hits_is_left_alone_but_for_rare_probes() -> None:
-    controller = Controller("auto", known_costs(FLAT))
-    played = play(controller, World(CostCurve(FLAT), {"draft": 0.0}), 1000)
-    late = [one.drafters[0] for one in played[500:]].count("draft")
-    assert 4 <= late <= 75
+@pytest.mark.parametrize("stands", [0.0, 0.3, 0.9])
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_and_stalls_do_not_make_it_lose(stands: float, seed: int) -> None:
+    """True times count: the account of the world itself stays above the floor."""
+    controller = Controller("auto", unmeasured())
+    world = World(
+        CostCurve(CURVES[2]), {"draft": stands}, claims=0.8, seed=seed, noise=0.2, stall_chance=0.01
+    )
+    played = play(controller, world, 1500)
+    elapsed = sum(one.time_ms for one in played)
+    assert lowest_balance(played) >= -(0.02 * elapsed + 5.0 + max(one.time_ms for one in played))
+    assert speedup(played) > (1.5 if stands == 0.9 else 0.97)
+
+
+@pytest.mark.parametrize("points", CURVES)
+def test_a_drafter_that_never_hits_is_tried_and_left_alone(points: dict[int, float]) -> None:
+    controller = Controller("auto", known_costs(points))
+    played = play(controller, World(CostCurve(points), {"draft": 0.0}), 1000)
+    assert 4 <= sum(one.drafters[0] is not None for one in played[500:]) <= 75
+    assert speedup(played) > 0.985
+
+
+def test_a_drafter_that_pays_for_nothing_is_not_verified() -> None:
+    """One more guess costs as much as a plain step: no bet pays, whatever is drafted."""
+    controller = Controller("auto", known_costs(STEEP))
+    played = play(controller, World(CostCurve(STEEP), {"draft": 0.5}, claims=0.5), 500)
+    assert sum(one.num_nodes for one in played[100:]) <= 10
+    assert speedup(played) > 0.985
 
 
 def test_a_good_drafter_is_used_all_the_time() -> None:
     controller = Controller("auto", known_costs(FLAT))
     played = play(controller, World(CostCurve(FLAT), {"draft": 0.9}), 300)
-    assert np.mean([one.drafters[0] is not None for one in played[20:]]) > 0.98
-    speedup = controller.experience.ledger.total.speedup
-    assert speedup is not None and speedup > 4.0
+    assert drafted(played[20:]) > 0.98
+    assert speedup(played) > 4.0
 
 
 def test_a_drafter_that_turns_good_is_found_and_one_that_turns_bad_is_left() -> None:
     controller = Controller("auto", known_costs(FLAT))
     play(controller, World(CostCurve(FLAT), {"draft": 0.0}), 300)
     found = play(controller, World(CostCurve(FLAT), {"draft": 0.9}, seed=1), 300)
-    assert np.mean([one.drafters[0] is not None for one in found[150:]]) > 0.95
+    assert drafted(found[150:]) > 0.95
     left = play(controller, World(CostCurve(FLAT), {"draft": 0.0}, seed=2), 600)
-    assert np.mean([one.drafters[0] is not None for one in left[400:]]) < 0.15
+    assert drafted(left[400:]) < 0.15
+
+
+def test_a_drafter_that_was_useless_for_long_comes_back() -> None:
+    controller = Controller("auto", known_costs(CURVES[2]))
+    play(controller, World(CostCurve(CURVES[2]), {"draft": 0.0}), 2000)
+    back = play(controller, World(CostCurve(CURVES[2]), {"draft": 0.9}, seed=1), 600)
+    assert drafted(back[300:]) > 0.95
+
+
+@pytest.mark.xfail(strict=True, reason="sizes that no bet uses any more are not timed again")
+def test_a_machine_on_which_passes_become_dear_and_cheap_again() -> None:
+    dear, cheap = CostCurve(STEEP), CostCurve(FLAT)
+    controller = Controller("auto", unmeasured())
+    play(controller, World(dear, {"draft": 0.6}, claims=0.6), 400)
+    after = play(controller, World(cheap, {"draft": 0.6}, claims=0.6, seed=1), 900)
+    assert drafted(after[600:]) > 0.9
 
 
 @pytest.mark.parametrize("order", [("good", "bad"), ("bad", "good")])
@@ -76,44 +125,101 @@ def test_of_equal_drafters_the_cheaper_is_chosen() -> None:
     for _ in range(4):
         experience.costs.observe_draft("dear", 1, 2.0)
         experience.costs.observe_draft("cheap", 1, 0.1)
-    assert Auto(experience).offer([Row("r", drafters=("dear", "cheap"))]) == [Offer("cheap")]
+    assert drafting(Auto(experience).plan([Row("r", drafters=("dear", "cheap"))])) == ["cheap"]
+
+
+def test_a_drafter_that_turned_good_takes_over_from_another() -> None:
+    drafters = ("first", "second")
+    rows = [Row("r", drafters=drafters)]
+    controller = Controller("auto", known_costs(FLAT, drafters=drafters))
+    play(controller, World(CostCurve(FLAT), {"first": 0.7, "second": 0.1}, claims=0.7), 300, rows)
+    turned = World(CostCurve(FLAT), {"first": 0.1, "second": 0.8}, claims=0.7, seed=1)
+    played = play(controller, turned, 600, rows)
+    assert [one.drafters[0] for one in played[400:]].count("second") > 150
 
 
 @pytest.mark.parametrize(("stands", "low", "high"), [(0.95, 6, 8), (0.05, 0, 2)])
-def test_a_lookup_without_probabilities_is_sized_by_how_it_survives(
+def test_copies_without_probabilities_are_sized_by_how_they_survive(
     stands: float, low: int, high: int
 ) -> None:
     points = {n: 5.0 + 0.1 * n for n in range(1, 40)}
     controller = Controller("auto", known_costs(points))
     world = World(CostCurve(points), {"draft": stands}, with_logprobs=False)
-    play(controller, world, 200)
-    rows = [Row("r")]
-    controller.offer(rows)
-    assert low <= controller.arrange(rows, [Draft("draft", 8)]).num_nodes <= high
+    played = play(controller, world, 200)
+    nodes = [one.num_nodes for one in played[100:] if one.drafters[0]]
+    assert low <= np.mean(nodes) <= high
 
 
-def share_drafting(controller: Controller, world: World, num_rows: int, steps: int = 300) -> float:
-    """How often a crowd drafts, most of it at once, once it has got under way."""
-    rows = [Row((num_rows, i)) for i in range(num_rows)]
-    played = play(controller, world, steps, rows)
-    return float(
-        np.mean([2 * len([name for name in one.drafters if name]) > num_rows for one in played[30:]])
-    )
+def test_copies_that_were_only_watched_are_used_once_they_would_have_paid() -> None:
+    """Evidence without a bet: the text shows what a copy would have been worth."""
+    points = {n: 5.0 + 0.5 * n for n in range(1, 40)}
+    drafters = ("draft", "copy")
+    for stood, chosen in ((9, "copy"), (0, "draft")):
+        controller = Controller("auto", known_costs(points, drafters=drafters))
+        world, rows = World(CostCurve(points), {"draft": 0.6}, claims=0.6), [Row("r", drafters=("draft",))]
+        play(controller, world, 60, rows)
+        seen = Evidence("copy", "", None, np.array([0] * stood + [-1]), request_id="r")
+        for _ in range(20):
+            controller.learn(step(share(), verify_ms=5.5)._replace(evidence=[seen]))
+        assert drafting(controller.plan([Row("r", drafters=drafters)])) == [chosen]
 
 
-@pytest.mark.parametrize("begin_ms", [0.0, 3.0])
-def test_a_crowd_drafts_where_that_pays_whatever_larger_ones_found(begin_ms: float) -> None:
-    """Of 64 rows a step that drafts takes four plain ones and gives less than three; of 16 hardly two."""
-    curve = CostCurve({8: 4.4, 16: 4.6, 32: 4.75, 64: 5.2, 128: 6.0, 256: 12.0, 512: 30.0})
-    world = World(curve, {"draft": 0.7}, claims=0.7, depths=4, row_ms=0.15, begin_ms=begin_ms)
-    controller = Controller("auto", Experience(CostModel(warm_up=0)))
-    controller.experience.costs.load(
-        [PassTime(16 * n, rows, 0, curve(16 * n)) for rows in (16, 64) for n in (1, 2, 4, 8, 16, 32)],
-        [DraftTime("draft", rows, 0, 0.5 + 0.1 * rows) for rows in (16, 64)],
-    )
-    total = controller.experience.ledger.total
-    assert share_drafting(controller, world, 64) < 0.05
-    assert share_drafting(controller, world, 16) > 0.8
-    assert share_drafting(controller, world, 64) < 0.05
-    assert share_drafting(controller, world, 16) > 0.9, "what was found is kept"
-    assert total.lowest_ms > -0.02 * total.elapsed_ms
+def test_a_short_draft_is_asked_for_where_depth_gives_little() -> None:
+    """Half as deep a draft takes three quarters of the time, and has nearly all of the yield."""
+    points = {n: 5.0 + 0.1 * n for n in range(1, 40)}
+    controller = Controller("auto", unmeasured())
+    world = World(CostCurve(points), {"draft": 0.4}, claims=0.4, depths=16, drafts_ms={"draft": 1.6})
+    played = play(controller, world, 800)
+    depths = [one.depths[0] for one in played[400:] if one.drafters[0]]
+    assert len(depths) > 50
+    assert np.mean([depth in (4, 8) for depth in depths]) > 0.7, "and a whole one now and then"
+    assert 0 in depths
+
+
+def test_a_whole_draft_is_asked_for_where_depth_pays() -> None:
+    controller = Controller("auto", unmeasured())
+    world = World(CostCurve(FLAT), {"draft": 0.95}, claims=0.95, depths=16)
+    played = play(controller, world, 300)
+    assert np.mean([one.depths[0] == 0 for one in played[100:] if one.drafters[0]]) > 0.95
+
+
+def test_drafters_are_asked_rarely_while_nothing_pays_and_rests_end() -> None:
+    controller = Controller("auto", known_costs(STEEP))
+    world = World(CostCurve(STEEP), {"draft": 0.01}, claims=0.5)
+    asked = []
+    for _ in range(1200):
+        asked.append(controller.inquire(Coming(1, 1)).asks)
+        play(controller, world, 1)
+    assert np.mean(asked[200:]) < 0.2
+    assert any(asked[600:]), "every rest ends"
+
+
+def test_a_step_that_is_asked_about_ahead_rests_as_the_plan_says() -> None:
+    """What `inquire` says of the step behind the one in flight is what it says when that one was learned."""
+    controller = Controller("auto", known_costs(STEEP))
+    world, same = World(CostCurve(STEEP), {"draft": 0.01}, claims=0.5), []
+    for _ in range(400):
+        plan = controller.plan([Row("r")])
+        ahead = controller.inquire(Coming(1, 1, ahead=1)).asks
+        play(controller, world, 1)
+        if not plan.drafts:
+            same.append(ahead or not controller.inquire(Coming(1, 1)).asks)
+    assert np.mean(same) > 0.9
+
+
+def test_who_cannot_draft_is_asked_again() -> None:
+    """A drafter that found nothing in one step may find something in the next."""
+    controller = Controller("auto", known_costs(FLAT))
+    play(controller, World(CostCurve(FLAT), {"draft": 0.9}), 100)
+    empty = Row("r", drafters=())
+    for _ in range(50):
+        play(controller, World(CostCurve(FLAT)), 1, [empty])
+        assert controller.inquire(Coming(1, 1)).asks
+    assert controller.plan([Row("r")]).drafts
+
+
+def test_a_step_that_a_prompt_fills_and_one_without_room_are_plain() -> None:
+    policy = Auto(known_costs(FLAT))
+    assert not policy.inquire(Coming(1, 2000)).asks
+    assert not policy.inquire(Coming(1, 1, max_depth=0)).asks
+    assert policy.inquire(Coming(1, 1)).asks

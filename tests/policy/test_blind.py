@@ -3,116 +3,102 @@
 import numpy as np
 import pytest
 
-from tests.policy.situations import DRAFT_MS, FLAT, STEEP, World, known_costs, play
-from wager.policy import Controller, CostCurve, CostModel, Draft, Experience, Row
-from wager.policy.auto_step import Room
-from wager.policy.blind import MOST, Foresight, best_shares, blind_bet
-from wager.policy.known import Known
-from wager.policy.nodes import Nodes
+from tests.policy.situations import FLAT, STEEP, World, awake, bet, claims, known_costs, play, speedup, taught
+from wager.policy import Blind, Controller, CostCurve, Draft, Policy, Row
+from wager.policy.auto import Auto, AutoConfig
 from wager.trace.blindly import Blindly
-from wager.tree import build_forest
 
 ROW = Row("r")
+SLOPED = {n: 5.0 + 0.1 * n for n in range(1, 80)}
 
 
-def draft(*chances: float) -> Draft:
-    return Draft("draft", len(chances), np.log(np.array([[one, (1.0 - one) / 4] for one in chances])))
+def blind_bet(policy: Policy, rows: list[Row], drafts: list[Draft | None]) -> Blind | None:
+    return policy.blind_bet(policy.plan(rows), rows, drafts)
 
 
-def seen(foresight: Foresight, row: Row, *chances: float) -> None:
-    own = draft(*chances)
-    assert own.logprobs is not None
-    foresight.learn([row], [own], build_forest(own.logprobs[None], MOST))
+def test_a_blind_bet_is_the_best_number_of_nodes_of_the_expected_curve() -> None:
+    policy = Auto(known_costs(SLOPED))
+    taught(policy, [ROW], claims(0.8), 200)
+    blind = blind_bet(policy, [ROW], [Draft("draft", 8)])
+    costs = policy.experience.costs.curve(1, 0)
+    curve = np.minimum(policy.yields.mean_curve(ROW, "draft"), 8.0)
+    nets = curve - (costs[2 : 2 + len(curve)] - costs[1]) / costs[1]
+    assert blind is not None and not blind.is_chain
+    assert list(blind.nodes) == [int(nets.argmax()) + 1]
+    assert blind.weights[0] == tuple(policy.yields.calibrator("draft", "").weights)
 
 
-def free(places: int, price: float = 0.0) -> Room:
-    return Room(places, price * np.arange(1, places + 1))
+def test_nothing_is_bet_blindly_where_nothing_pays() -> None:
+    policy = Auto(known_costs(STEEP))
+    taught(policy, [ROW], claims(0.3), 100)
+    blind = blind_bet(policy, [ROW], [Draft("draft", 8)])
+    assert blind is None or sum(blind.nodes) == 0
 
 
-def test_nothing_is_foreseen_of_a_drafter_that_was_never_seen() -> None:
-    foresight = Foresight()
-    assert foresight.expected(ROW, draft(0.5)) is None
-    seen(foresight, ROW, 0.5, 0.5)
-    assert foresight.expected(ROW, draft(0.5, 0.5)) is not None
-    assert foresight.expected(ROW, Draft("other", 2)) is None
-    assert foresight.expected(Row("r", phase="thinking"), draft(0.5)) is None
+def test_a_drafter_that_was_never_seen_is_looked_at() -> None:
+    policy = Auto(known_costs(FLAT))
+    assert blind_bet(policy, [ROW], [Draft("draft", 8)]) is None
+    taught(policy, [ROW], claims(0.8), 1)
+    assert blind_bet(policy, [ROW], [Draft("draft", 8)]) is not None
+    assert blind_bet(policy, [ROW], [Draft("other", 8)]) is None
 
 
-def test_the_first_draft_is_all_there_is_to_go_by_and_later_ones_weigh_more_to_their_request() -> None:
-    foresight = Foresight()
-    seen(foresight, ROW, 0.5)
-    curve = foresight.expected(ROW, draft(0.5))
-    assert curve is not None and curve[0] == pytest.approx(0.5) and len(curve) == MOST
-    assert curve[-1] == curve[1] == pytest.approx(0.625)  # two candidates are all it had
-    for _ in range(10):
-        seen(foresight, ROW, 0.9)
-    own, other = foresight.expected(ROW, draft(0.9)), foresight.expected(Row("s"), draft(0.9))
-    assert own is not None and other is not None
-    assert 0.88 < own[0] < 0.9 and 0.5 < other[0] < 0.65
-    foresight.forget("r")
-    assert np.array_equal(foresight.expected(ROW, draft(0.9)), other)
+def test_a_drafter_that_holds_the_unlikely_for_likely_is_looked_at() -> None:
+    policy = Auto(known_costs(FLAT))
+    taught(policy, [ROW], claims(0.8))
+    policy.yields.calibrator("draft", "").weights[1] = -0.2
+    assert blind_bet(policy, [ROW], [Draft("draft", 8)]) is None
 
 
-def test_no_more_is_foreseen_than_a_draft_has_depths() -> None:
-    foresight = Foresight()
-    seen(foresight, ROW, 0.99, 0.99, 0.99, 0.99)
-    curve = foresight.expected(ROW, Draft("draft", 2))
-    assert curve is not None and curve.max() == 2.0
+def test_no_more_is_expected_than_a_draft_has_depths() -> None:
+    policy = Auto(known_costs({n: 5.0 + 0.4 * n for n in range(1, 80)}))
+    taught(policy, [ROW], claims(0.97, 16), 200)
+    long, short = (blind_bet(policy, [ROW], [Draft("draft", depths)]) for depths in (16, 3))
+    assert long is not None and short is not None
+    assert short.nodes[0] <= 4 < long.nodes[0]
 
 
-def test_a_row_near_its_end_teaches_nothing() -> None:
-    foresight = Foresight()
-    seen(foresight, ROW._replace(max_depth=1), 0.9, 0.9)
-    assert foresight.expected(ROW, draft(0.9)) is None
-
-
-def test_one_row_takes_what_is_worth_its_price() -> None:
-    curve = np.array([0.5, 0.9, 1.2, 1.4])
-    assert best_shares([curve], free(4)) == ([4], pytest.approx(1.4))
-    assert best_shares([curve], free(4, 0.35)) == ([2], pytest.approx(0.2))
-    assert best_shares([curve], free(1, 0.35))[0] == [1]
-    assert best_shares([curve], free(4, 0.6)) == ([0], 0.0)
-    assert best_shares([curve], free(0)) == ([0], 0.0)
-
-
-def test_several_rows_share_by_the_logarithm_of_their_speed() -> None:
-    good, poor = np.array([0.9, 1.7, 2.4]), np.array([0.5, 0.6, 0.65])
-    # The poor row's first guess adds log(1.5) to its speed, the good one's second log(2.7 / 1.9).
-    assert best_shares([good, poor], free(2))[0] == [1, 1]
-    assert best_shares([good, poor], free(3))[0] == [2, 1]
-    assert best_shares([good, np.empty(0)], free(6))[0] == [3, 0]
-
-
-def test_guesses_that_have_come_are_worth_what_such_ones_were() -> None:
-    foresight, experience = Foresight(), Experience()
-    known = Known(0.5, 48)
-    nodes = Nodes(experience, known, 64)
-    rows, copy = [ROW, Row("s", drafters=("copy",))], Draft("copy", 6, has_come=True)
-    seen(foresight, ROW, 0.9, 0.9, 0.9)
-
-    def shares(price: float, **changes: int) -> list[int]:
-        asked = [rows[0], rows[1]._replace(**changes)]
-        room = free(20, price)
-        bet, _ = blind_bet(asked, [Draft("draft", 3), copy], room, foresight, known, nodes.chain_worth)
-        assert bet is not None and bet.weights[1] is None
-        return list(bet.nodes)
-
-    assert shares(0.0)[1] == 6
-    assert shares(0.0, max_nodes=2)[1] == 2
-    assert shares(0.2)[1] == 1, "half of them stand, as far as is known"
+@pytest.mark.parametrize("stands", [6, 4])
+def test_copies_at_hand_are_bet_by_how_such_ones_survived(stands: int) -> None:
+    """Their guesses have come, so that no more nodes are verified than they have."""
+    policy, rows = Auto(known_costs(FLAT, drafters=("copy",))), [Row("s", drafters=("copy",))]
+    copy = Draft("copy", 6, has_come=True)
     for _ in range(30):
-        experience.survival.observe(6, 6, ("copy", ""))
-    assert shares(0.2)[1] > 2
-    assert nodes.chain_worth(rows[1], copy)[-1] > 5.0
-    unknown = Draft("copy", 6)  # under way: nobody knows what it is like
-    found = blind_bet(rows, [Draft("draft", 3), unknown], free(20), foresight, known, nodes.chain_worth)
-    assert found == (None, 0.0)
+        policy.experience.survival.observe(stands, 6, ("copy", ""))
+    blind = blind_bet(policy, rows, [copy])
+    assert blind is not None and blind.weights == [None]
+    assert 4 <= blind.nodes[0] <= 6
+    capped = blind_bet(policy, [rows[0]._replace(max_nodes=2)], [copy])
+    assert capped is not None and capped.nodes[0] == 2
+    assert blind_bet(policy, rows, [Draft("copy", 6)]) is None, "in flight nobody knows what it is like"
+
+
+def test_rows_with_and_without_a_draft_share_a_pass() -> None:
+    rows = [Row(0), Row(1), Row(2, drafters=())]
+    policy = awake(Auto(known_costs({3 * n: ms for n, ms in FLAT.items()}, rows=3)), 3)
+    taught(policy, rows[:1], claims(0.9), 60)
+    taught(policy, rows[1:2], claims(0.2), 60)
+    draft = Draft("draft", 8)
+    blind = blind_bet(policy, rows, [draft, draft, None])
+    assert blind is not None
+    assert blind.nodes[0] >= blind.nodes[1] and blind.nodes[2] == 0
+    assert blind.weights[2] is None and blind.weights[0] is not None
+
+
+def test_the_configured_ceiling_holds_for_every_row() -> None:
+    rows = [Row(0), Row(1)]
+    config = AutoConfig(max_nodes=3, max_batch_nodes=5)
+    policy = awake(Auto(known_costs({2: 5.0, 80: 5.01}, rows=2), config), 2)
+    taught(policy, rows[:1], claims(0.95), 60)
+    taught(policy, rows[1:], claims(0.3), 60)
+    blind = blind_bet(policy, rows, [Draft("draft", 8)] * 2)
+    assert blind is not None and list(blind.nodes) == [3, 2]
 
 
 def test_auto_looks_first_and_bets_blindly_once_it_knows_what_to_expect() -> None:
     controller = Blindly("auto", known_costs(FLAT))
     play(controller, World(CostCurve(FLAT)), 60)
-    assert controller.looked <= 12 and controller.unseen >= 40
+    assert controller.looked <= 12 and controller.unread >= 40
 
 
 def test_drafts_that_are_all_alike_make_the_same_game_seen_or_unseen() -> None:
@@ -124,35 +110,34 @@ def test_drafts_that_are_all_alike_make_the_same_game_seen_or_unseen() -> None:
     assert np.mean(sizes[1]) == pytest.approx(np.mean(sizes[0]), rel=0.1)
 
 
-@pytest.mark.parametrize("points", [FLAT, STEEP, {1: 5.0, 8: 7.0, 16: 12.5, 32: 15.0}])
-@pytest.mark.parametrize("stands", [0.0, 0.1, 0.5, 0.9])
-def test_never_slower_than_plain_decoding(points: dict[int, float], stands: float) -> None:
-    """As of bets after a look: below 1 % of the time by no more than the one step that went wrong."""
-    controller = Blindly("auto", Experience(CostModel(warm_up=0)))
-    world, total = World(CostCurve(points), {"draft": stands}, claims=0.8), controller.experience.ledger.total
-    most = 0.0
-    for _ in range(400):
-        (played,) = play(controller, world, 1)
-        most = max(most, world.verify(1 + played.num_nodes) + DRAFT_MS)
-        assert total.balance_ms >= -(0.01 * total.elapsed_ms + points[1] + most)
+def test_a_seen_bet_is_worth_no_less_than_a_blind_one() -> None:
+    games = [
+        speedup(play(kind("auto", known_costs(SLOPED)), World(CostCurve(SLOPED), {"draft": 0.7}), 400))
+        for kind in (Controller, Blindly)
+    ]
+    assert games[0] > 0.98 * games[1]
+    assert games[1] > 1.5
 
 
-def test_what_is_asked_for_by_a_request_or_only_looked_at_is_not_bet_blindly() -> None:
-    controller = Controller("fixed:3")
-    assert controller.blind([ROW._replace(nodes=2)], [draft(0.5)]) is None
-    bet = controller.blind([ROW, Row("s", max_nodes=2), Row("t")], [draft(0.5), draft(0.5), None])
-    assert bet is not None and (bet.nodes, bet.is_chain) == ([3, 2, 0], True)
-    assert Controller("ar").blind([ROW], [draft(0.5)]) is None
-    tree = Controller("ema+tree:9").blind([ROW], [draft(0.5)])
-    assert tree is not None and (tree.nodes, tree.is_chain, tree.weights) == ([9], False, [None])
+def test_what_a_request_asked_for_and_what_fixed_policies_bet() -> None:
+    one = claims(0.5, 1)
+    rows = [ROW, Row("s", max_nodes=2), Row("t", drafters=())]
+    assert blind_by("fixed:3", [ROW._replace(nodes=2)], [one]) is None
+    blind = blind_by("fixed:3", rows, [one, one, None])
+    assert blind is not None and (list(blind.nodes), blind.is_chain) == ([3, 2, 0], True)
+    assert blind_by("ar", [ROW], [one]) is None
+    tree = blind_by("ema+tree:9", [ROW], [one])
+    assert tree is not None and (list(tree.nodes), tree.is_chain, list(tree.weights)) == ([9], False, [None])
 
 
-def test_a_drafter_that_holds_the_unlikely_for_likely_is_looked_at() -> None:
-    controller = Blindly("auto", known_costs(FLAT))
-    play(controller, World(CostCurve(FLAT)), 30)
-    policy = controller.policy
-    calibrator = policy._known.line("draft", "").calibrator  # type: ignore[attr-defined]
-    controller.offer([ROW])
-    assert controller.blind([ROW], [Draft("draft", 8)]) is not None
-    calibrator.weights[1] = -0.2
-    assert controller.blind([ROW], [Draft("draft", 8)]) is None
+def blind_by(name: str, rows: list[Row], drafts: list[Draft | None]) -> Blind | None:
+    controller = Controller(name)
+    return controller.blind_bet(controller.plan(rows), rows, drafts)
+
+
+def test_a_blind_bet_and_a_look_agree_on_drafts_that_are_alike() -> None:
+    policy, draft = Auto(known_costs(SLOPED)), claims(0.8)
+    taught(policy, [ROW], draft, 2000)
+    blind = blind_bet(policy, [ROW], [Draft("draft", 8)])
+    assert blind is not None
+    assert abs(blind.nodes[0] - bet(policy, [ROW], [draft]).num_nodes) <= 1

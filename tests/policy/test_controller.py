@@ -61,9 +61,9 @@ def test_changing_the_policy_keeps_what_was_learned(name: str) -> None:
 
 def test_a_new_policy_reads_what_the_old_one_measured() -> None:
     controller = Controller("ar", known_costs(FLAT))
-    assert controller.offer([Row("r")]) == [PLAIN]
+    assert controller.plan([Row("r")]).offers == (PLAIN,)
     controller.set_policy("auto")
-    assert controller.offer([Row("r")]) == [Offer("draft")]
+    assert controller.plan([Row("r")]).offers == (Offer("draft"),)
 
 
 def test_an_unknown_name_keeps_the_old_policy() -> None:
@@ -74,24 +74,26 @@ def test_an_unknown_name_keeps_the_old_policy() -> None:
     assert controller.policy is before
 
 
-def test_a_step_in_flight_survives_a_change_of_policy() -> None:
-    """Offered by one policy, learned by the next: nothing may fall over."""
+@pytest.mark.parametrize("name", ["auto", "bod", "ema+auto", "entropy+auto", "ar", "tree:4"])
+def test_a_step_in_flight_survives_a_change_of_policy(name: str) -> None:
+    """Planned by one policy, learned by the next: also by one that wants to know what was not measured."""
     controller = Controller("fixed:2", known_costs(FLAT))
-    offers = controller.offer([Row("r")])
-    controller.set_policy("auto")
-    controller.learn(step(RowOutcome(Row("r"), offers[0], 2, 1, 2), draft_ms=0.5))
+    plan = controller.plan([Row("r")])
+    controller.set_policy(name)
+    outcome = step(RowOutcome(Row("r"), plan.offers[0], 2, 1, 2, draft=Draft("draft", 2)), draft_ms=0.5)
+    controller.learn(outcome._replace(plan=plan))
     assert controller.experience.stats.steps == 1
-    assert len(controller.offer([Row("r")])) == 1
+    assert len(controller.plan([Row("r", target_p1=1.0)]).offers) == 1
 
 
 def test_a_decision_per_step() -> None:
     decisions: list[dict[str, object]] = []
     controller = Controller("fixed:3", known_costs(FLAT), decisions.append)
     rows = [Row("a"), Row("b")]
-    offers = controller.offer(rows)
-    controller.arrange(rows, [Draft("draft", 3)] * 2)
-    shares = [RowOutcome(row, offer, 3, 2, 3) for row, offer in zip(rows, offers, strict=True)]
-    controller.learn(StepOutcome(shares, 8, 5.25, 0.5))
+    plan = controller.plan(rows)
+    controller.arrange(plan, rows, [Draft("draft", 3)] * 2)
+    shares = [RowOutcome(row, offer, 3, 2, 3) for row, offer in zip(rows, plan.offers, strict=True)]
+    controller.learn(StepOutcome(shares, 8, 5.25, 0.5, plan=plan))
     controller.learn(step(share()))
     assert [set(one) for one in decisions] == [FIELDS, FIELDS]
     first, second = decisions
@@ -126,13 +128,22 @@ def test_predictions_of_auto_come_true_on_average() -> None:
         assert predicted == pytest.approx(actual, rel=0.1)
 
 
+def test_whoever_listens_changes_nothing() -> None:
+    """Decisions with and without a receiver of decisions are the same."""
+    games = []
+    for sink in (None, list[dict[str, object]]().append):
+        controller = Controller("auto", known_costs(FLAT), sink)
+        games.append(play(controller, World(CostCurve(FLAT), noise=0.1), 200))
+    assert games[0] == games[1]
+
+
 def test_forgetting_a_request_returns_its_account() -> None:
     controller = Controller("entropy+ar", known_costs(FLAT))
-    controller.learn(step(share(row=Row("a")), verify_ms=5.0))
+    controller.learn(step(share(row=Row("a", target_p1=1.0)), verify_ms=5.0))
     account = controller.forget("a")
     assert (account.tokens, account.elapsed_ms) == (1, 5.0)
     assert controller.forget("a") == Account()
 
 
 def test_plain_rows_are_offered_plain() -> None:
-    assert Controller("ar").offer([Row("a")]) == [PLAIN]
+    assert Controller("ar").plan([Row("a")]).offers == (PLAIN,)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.policy.situations import FLAT, known_costs, share, step
+from tests.policy.situations import FLAT, bet, known_costs, share, step
 from wager.errors import ConfigError
 from wager.policy import PLAIN, Draft, Offer, Row, RowOutcome, StepOutcome
 from wager.policy.gates import EmaGate, EntropyGate
@@ -31,23 +31,23 @@ def run(gate: EmaGate, accepted: int, steps: int) -> list[bool]:
     """Whether each step was allowed to bet; a step that was, accepts that many."""
     bets = []
     for _ in range(steps):
-        offer = gate.offer([Row("r")])[0]
-        bets.append(offer == BET)
-        gate.learn(drafted(accepted) if offer == BET else step(share()))
+        plan = gate.plan([Row("r")])
+        bets.append(plan.offers == (BET,))
+        gate.learn((drafted(accepted) if bets[-1] else step(share()))._replace(plan=plan))
     return bets
 
 
 def test_names_and_the_open_gate() -> None:
     gate = ema()
     assert gate.name == "ema+fixed:4"
-    assert gate.offer([Row("a"), Row("b")]) == [BET, BET]
+    assert gate.plan([Row("a"), Row("b")]).offers == (BET, BET)
     assert entropy().name == "entropy+fixed:4"
 
 
 def test_a_gate_hands_the_draft_to_its_policy() -> None:
     gate = ema()
-    assert gate.arrange([Row("r")], [Draft("draft", 6)]).num_nodes == 4
-    assert gate.arrange([Row("r")], [None]).num_nodes == 0
+    assert bet(gate, [Row("r")], [Draft("draft", 6)]).num_nodes == 4
+    assert bet(gate, [Row("r")], [None]).num_nodes == 0
 
 
 def test_the_ema_gate_stays_open_while_bets_win() -> None:
@@ -105,7 +105,13 @@ def test_plain_steps_do_not_sway_the_ema_gate() -> None:
 
 
 def p1(gate: EntropyGate, *values: float, request: str = "r") -> list[bool]:
-    return [gate.offer([Row(request, target_p1=value)]) == [BET] for value in values]
+    admitted = []
+    for value in values:
+        row = Row(request, target_p1=value)
+        plan = gate.plan([row])
+        admitted.append(plan.offers == (BET,))
+        gate.learn(step(share(row=row))._replace(plan=plan))
+    return admitted
 
 
 def test_one_very_unsure_token_closes_the_entropy_gate_for_good() -> None:
@@ -123,7 +129,10 @@ def test_two_steps_of_a_sagging_average_close_it() -> None:
 
 def test_requests_are_judged_apart_and_forgotten_at_their_end() -> None:
     gate = entropy()
-    assert gate.offer([Row("a", target_p1=0.1), Row("b", target_p1=1.0)]) == [PLAIN, BET]
+    rows = [Row("a", target_p1=0.1), Row("b", target_p1=1.0)]
+    plan = gate.plan(rows)
+    assert plan.offers == (PLAIN, BET)
+    gate.learn(step(*[share(row=row) for row in rows])._replace(plan=plan))
     assert p1(gate, 1.0, request="a") == [False]
     gate.forget("a")
     assert p1(gate, 1.0, request="a") == [True]
@@ -132,7 +141,7 @@ def test_requests_are_judged_apart_and_forgotten_at_their_end() -> None:
 
 def test_the_entropy_gate_needs_the_targets_confidence() -> None:
     with pytest.raises(ConfigError, match="target_p1"):
-        entropy().offer([Row("r")])
+        entropy().plan([Row("r")])
 
 
 def test_gates_pass_on_what_was_learned_and_forgotten() -> None:
@@ -149,14 +158,15 @@ def test_gates_pass_on_what_was_learned_and_forgotten() -> None:
     for gate in (EmaGate, EntropyGate):
         heard.clear()
         outer = gate(Listener(experience, 2, chain=True), experience)
-        outcome = StepOutcome([RowOutcome(Row("r"), PLAIN, 0, 0, 1)], 1, 5.0)
+        outcome = StepOutcome([RowOutcome(Row("r", target_p1=1.0), PLAIN, 0, 0, 1)], 1, 5.0)
         outer.learn(outcome)
         outer.forget("r")
         assert heard == [outcome, "r"]
 
 
 def test_a_closed_gate_arranges_nothing_for_any_number_of_rows() -> None:
-    forest = entropy().arrange([Row("a"), Row("b")], [None, None])
+    rows = [Row("a", target_p1=0.1), Row("b", target_p1=0.1)]
+    forest = bet(entropy(), rows, [None, None])
     assert forest.num_nodes == 0
     assert forest.row.dtype.kind == "i"
     assert isinstance(forest.score, np.ndarray)

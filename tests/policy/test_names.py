@@ -82,9 +82,9 @@ def test_every_policy_arranges_every_kind_of_draft(name: str, logprobs: np.ndarr
     """A lookup's chain without probabilities, a chain with them and a tree, and a row without any."""
     policy = make_policy(name, known_costs(FLAT, rows=2))
     rows = [Row("a", target_p1=0.99, max_depth=2), Row("b", target_p1=0.99)]
-    offers = policy.offer(rows)
-    assert len(offers) == 2
-    forest = policy.arrange(rows, [Draft("draft", 3, logprobs), None])
+    plan = policy.plan(rows)
+    assert len(plan.offers) == 2
+    forest = policy.arrange(plan, rows, [Draft("draft", 3, logprobs), None])
     assert set(forest.row.tolist()) <= {0}
     assert max(forest.depth, default=0) <= 2
-    assert policy.arrange(rows, [None, None]).num_nodes == 0
+    assert policy.arrange(plan, rows, [None, None]).num_nodes == 0

@@ -5,16 +5,14 @@ import pytest
 from wager.config import PolicyConfig
 from wager.errors import ConfigError
 from wager.policy import Controller, Experience, PolicySettings, check_policy, make_policy, settings_from
-from wager.policy.auto import Auto
-from wager.policy.bod_policy import BodPolicy
+from wager.policy.auto import Auto, AutoConfig
+from wager.policy.bod.policy import BodPolicy
 from wager.policy.gates import EmaGate, EntropyGate
 from wager.policy.settings import BodSettings
-from wager.policy.stake import AutoConfig
 
 CONFIG = PolicyConfig(
     max_nodes=7,
     max_batch_nodes=9,
-    row_floor=2,
     bod_min_bet=3,
     bod_max_bet=5,
     bod_default_scale_cost=1.0,
@@ -40,7 +38,7 @@ def test_the_configurations_defaults_are_the_policies_own() -> None:
 def test_every_setting_reaches_its_policy() -> None:
     settings = settings_from(CONFIG)
     auto = make_policy("auto", Experience(), settings)
-    assert isinstance(auto, Auto) and auto.config == AutoConfig(7, 9, 2)
+    assert isinstance(auto, Auto) and auto.config == AutoConfig(7, 9)
     bod = make_policy("bod:tree", Experience(), settings)
     assert isinstance(bod, BodPolicy)
     config = bod.controller.config

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from wager.policy.survival import MAX_DEPTH, Survival
+from wager.policy.survival import MAX_DEPTH, Survival, chain_curve
 
 
 def test_before_the_first_draft_it_is_the_prior() -> None:
@@ -56,17 +56,11 @@ def test_one_among_others() -> None:
     assert own.among(others, "another phase").tolist() == others.tolist()
 
 
-def test_log_rates_are_a_chain_for_the_builder() -> None:
-    survival = Survival()
-    for _ in range(500):
-        survival.observe(2, 2)
-    logs = survival.log_rates(2)
-    assert logs.shape == (2, 1)
-    assert (logs < 0.0).all()
-    assert np.exp(logs[:, 0]) == pytest.approx(survival.rates(2))
+def test_the_curve_of_a_chain_adds_up_the_chances_of_its_prefixes() -> None:
+    assert chain_curve(np.array([0.5, 0.5, 1.0])) == pytest.approx([0.5, 0.75, 1.0])
 
 
 def test_drafts_deeper_than_the_table_are_cut() -> None:
     survival = Survival()
     survival.observe(MAX_DEPTH + 9, MAX_DEPTH + 9)
-    assert survival.log_rates(MAX_DEPTH + 9).shape == (MAX_DEPTH, 1)
+    assert survival.rates(MAX_DEPTH + 9).shape == (MAX_DEPTH,)

@@ -1,19 +1,21 @@
 """HOW MUCH TO BET? Pure mathematics: numpy and scipy.special at most, no torch, no tokens.
 
-Read base.py first (the interface), then auto.py (the default policy), then what it stands on: worth.py,
-known.py, calibration.py, cost.py with cost_table.py, gain.py, reach.py, ledger.py, stake.py, allocation.py;
-rest.py and overrun.py for crowds. bod.py is the closed-form policy. names.py turns names into policies, told
-what settings.py holds; controller.py is what engines talk to. May import level 0 and `wager.tree`.
+Read base.py first (the interface), then auto.py (the default policy and its objective), then what it stands
+on: yields.py (what drafts give), costs.py with cost_table.py (what steps take), ledger.py (what may be lost)
+and exploration.py (what may be spent to learn). names.py turns names into policies, settings.py holds what
+they are told, controller.py is what engines talk to. bod/ is the closed-form policy; simple.py and gates.py
+hold the others. May import level 0 and `wager.tree`.
 """
 
 from wager.policy.base import (
-    MANY,
     PLAIN,
     Blind,
     Coming,
     Draft,
     Evidence,
+    Inquiry,
     Offer,
+    Plan,
     Policy,
     Prediction,
     Row,
@@ -21,7 +23,7 @@ from wager.policy.base import (
     StepOutcome,
 )
 from wager.policy.controller import Controller
-from wager.policy.cost import CostCurve, CostModel, DraftTime, PassTime
+from wager.policy.costs import CostCurve, CostModel, DraftTime, PassTime
 from wager.policy.experience import Experience
 from wager.policy.ledger import Account, Ledger
 from wager.policy.names import check_policy, make_policy, needs_target_p1
@@ -29,7 +31,6 @@ from wager.policy.settings import PolicySettings, settings_from
 from wager.policy.stats import ExponentialMovingAverage, SpeculationStats
 
 __all__ = [
-    "MANY",
     "PLAIN",
     "Account",
     "Blind",
@@ -42,9 +43,11 @@ __all__ = [
     "Evidence",
     "Experience",
     "ExponentialMovingAverage",
+    "Inquiry",
     "Ledger",
     "Offer",
     "PassTime",
+    "Plan",
     "Policy",
     "PolicySettings",
     "Prediction",

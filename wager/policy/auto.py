@@ -1,282 +1,399 @@
-"""`auto`: the bet that makes tokens per second highest over the long run, and never loses to plain decoding.
+"""`auto`: the bet that makes tokens per second highest over the long run and never loses to plain decoding.
 
-With lambda the long-run rate (tokens per millisecond), the best n nodes of a draft are worth
+One objective for any number of rows. A plan (who drafts, with which drafter, how many nodes are verified) has
+the value
 
-    sum of their path probabilities - lambda * (cost(n) - cost(0))
+    V(plan) = sum over rows of E_r(plan) / S_r  -  R * T(plan) / c(R)
 
-and the bet is the n where that is highest, over all n. Several rows are counted by the logarithm of their
-speed, sum of log(1 + expected tokens) - rows * log(time), or the easy ones would take it all. A draft is made
-when what drafts have been worth lately exceeds the price of its time, as deep as pays best (worth.py); while
-it does not, backed-off probes keep learning. The ledger caps what one step may lose. What drafters have shown
-is in known.py, costs are in cost.py; places come from allocation.py; what a step teaches is in lessons.py.
+    E_r   expected tokens of row r beyond the one that plain decoding gives it        (yields.py)
+    S_r   running speed-up of row r over plain decoding                               (pace.py)
+    R     rows that emit a token
+    T     predicted time of the step beyond a plain one: drafts, host, nodes          (costs.py)
+    c(R)  time of a plain step of R rows                                              (costs.py)
+
+which is 0 for plain decoding. For one row it is the classic rule, tokens minus the long-run rate times the
+extra time; for several rows it is the gradient of the sum of the logarithms of their speeds. The best plan is
+taken if its value is positive and the ledger allows its loss. A plan of negative value, or a plain step where
+drafting pays, is taken when the exploration budget covers the expected loss (exploration.py).
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from wager.policy.allocation import allocate, firsts
-from wager.policy.asking import Asking
-from wager.policy.auto_step import Arranged, Step, StepMark, open_step
+import numpy as np
+
+from wager.policy.allowance import Allowance, can_draft
 from wager.policy.base import (
-    MANY,
     PLAIN,
     Blind,
     Coming,
     Draft,
     FloatArray,
+    Inquiry,
     Offer,
+    Plan,
     Prediction,
     Row,
     StepOutcome,
 )
-from wager.policy.blind import MOST, MOST_OF_MANY, Foresight, blind_bet
-from wager.policy.cost import MAX_TOKENS
+from wager.policy.costs import MAX_TOKENS
 from wager.policy.experience import Experience, longest_context
-from wager.policy.forethought import Forethought
-from wager.policy.gain import TRIED
-from wager.policy.known import Known
-from wager.policy.lessons import Lessons
-from wager.policy.nodes import Nodes
-from wager.policy.overrun import Overrun
-from wager.policy.rest import Rest
-from wager.policy.stake import AutoConfig, Stake
-from wager.policy.worth import Worth
-from wager.tree import Forest
+from wager.policy.exploration import Exploration
+from wager.policy.nodes import best_nodes
+from wager.policy.pace import Paces
+from wager.policy.resting import Resting
+from wager.policy.valuation import StepView, best_shares, limited, row_values, view_step
+from wager.policy.yields import LEARNED_CURVES, YOUNG_STEPS, Yields
+from wager.tree import Forest, build_forest
 
-_REFRESH = 64  # steps after which the plain pass is timed again,
-_CHEAP = 0.3  # at a step whose best bet is worth no more than this many tokens a row
-_LEAST_LEFT = 8  # guesses that somebody in a crowd must be able to take, or asking is not worth it
+SAVED_SURPLUS = 1.25
+"""Budget saved before drafters are asked again, relative to the price now, because prices move."""
+FIRST_RUN = 16.0
+"""Steps in a row that a drafter is taken to run at first; they share the time of its first draft."""
+RUN_RATE = 0.2
+"""Share of the newest run in how long a drafter runs."""
+UNKNOWN_START = 1.0
+"""Plain steps that a batch's first draft is taken to be longer until one was timed: it reads prompts."""
+SIZE_STEP = 2
+"""Factor by which a pass may exceed the largest one measured: beyond it the cost is a guess."""
+SMALLEST_PART = 4
+"""Rows up to which all of them draft or none does: a draft of fewer takes about as long."""
+INFORMATION = 0.7
+"""Power of the number of its rows that an exploration is worth."""
+STALE_STEPS = 256
+"""Passes after which a plain pass should be timed again."""
+UNSURE = 0.04
+"""Standard error (log) of a plain pass above which it should be timed again sooner."""
+WHOLE_EVERY = 8
+"""Drafts after which a whole one is wanted again, which shows what short ones miss."""
+DOUBTFUL_STEPS = 2
+"""Plain steps without asking after the machine changed its level: plain decoding is timed anew in them."""
+SINGLE_RISK = 0.5
+"""Part of the ledger's allowance beyond one plain step that the nodes of one step may risk."""
 
 
-def _argmax_nodes(values: FloatArray) -> int:
-    """The number of nodes worth most; 0 where none is worth anything."""
-    best = int(values.argmax()) if len(values) else -1
-    return best + 1 if best >= 0 and values[best] > 0.0 else 0
+@dataclass(frozen=True, slots=True)
+class AutoConfig:
+    """Settings of `auto`; the defaults are meant to be left alone."""
+
+    max_nodes: int = 64
+    """Most nodes for one row."""
+    max_batch_nodes: int = 512
+    """Most nodes for all rows together."""
 
 
-def _mark(row: Row) -> StepMark:
-    return row.request_id, row.context_len
+class _Option(NamedTuple):
+    """A draft of some rows with one drafter, and its value."""
+
+    value: float
+    drafter: str
+    depth: int
+    rows: tuple[int, ...]
+    gains: dict[int, float]
+    """What the draft is worth to each row that could have it, without the draft's own time."""
+    draft_ms: float
+    start_ms: float
+    """Additional time because the drafter did not run in the step before."""
+
+
+class _Details(NamedTuple):
+    """What `auto` decided in a plan, for `blind_bet`, `arrange` and `learn`."""
+
+    step: StepView | None = None
+    """None: no drafter was asked."""
+    loss_ms: float = 0.0
+    """Expected loss of this plan against the best one, paid by the exploration budget."""
+    rest: int = 0
+    """Plain steps behind this one for which no drafter need be asked."""
+    considered_ms: float = 0.0
+    """Price of an exploration that was wanted and not taken."""
+    gain_ms: float = 0.0
+    """Time that the best plan is expected to gain; 0 where drafting does not pay."""
 
 
 class Auto:
     """The default policy."""
 
     name = "auto"
-    learns_late = True
 
     def __init__(self, experience: Experience, config: AutoConfig | None = None) -> None:
         self.experience = experience
         self.config = config or AutoConfig()
-        self._known = Known(self.config.first_gain, self.config.longest_probe)
-        self._step = self._before = Step()
-        self._rest = Rest()
-        self._overlaps = False
-        """Whether a device runs beside the host."""
-        self._was_typical = True
-        """Whether the step before ran as its kind does; a plain one may need another in front of it."""
-        self._stake = Stake(experience, self.config)
-        self._overrun = Overrun()
-        self._asking = Asking()
-        self._worth = Worth(experience, self._known, self._overrun)
-        self._lessons = Lessons(experience, self._known, self._worth, self._overrun)
-        self._nodes = Nodes(experience, self._known, self.config.max_nodes)
-        self._foresight: Foresight | None = None
-        """Where somebody can bet blindly."""
-        self._forethought = Forethought(experience, self._worth, self._offers, self._blind)
-
-    @property
-    def prediction(self) -> Prediction:
-        """Of the step under way."""
-        step, arranged = self._step, self._step.arranged
-        if step.costs is None or arranged is None or not arranged.num_nodes:
-            return Prediction(step.num_emitting, step.base_ms)
-        _, _, _, worth, num_nodes = arranged
-        pass_ms = float(step.costs[step.base_tokens + num_nodes])
-        return Prediction(
-            step.num_emitting + float(worth[num_nodes - 1]), pass_ms + self._drafts_ms(arranged)
-        )
+        self.yields = Yields(experience.survival)
+        self.paces = Paces()
+        self.allowance = Allowance(experience.ledger)
+        self.exploration = Exploration()
+        self.resting = Resting(experience.costs.drafters)
+        self._running: frozenset[str] = frozenset()
+        """Drafters that ran in the latest step."""
+        self._runs: dict[str, tuple[int, float]] = {}
+        """Steps of a drafter's present run, and the mean length of its runs."""
+        self._since_whole: dict[str, int] = {}
+        """Drafts since the last whole one, by drafter."""
 
     # -- before drafting
 
-    def rests(self, coming: Coming) -> bool:
-        if self._rest.holds(coming.num_rows, coming.ahead) or coming.num_tokens >= MAX_TOKENS:
-            return True
-        if coming.left < (_LEAST_LEFT if coming.num_rows >= MANY else 1):
-            return True
-        return self._step.plain_ms > 0.0 and not self._stake.bears_all(self._step)
+    def inquire(self, coming: Coming) -> Inquiry:
+        is_small = coming.num_tokens < MAX_TOKENS and coming.max_depth > 0
+        is_measured = self.experience.costs.measured
+        return Inquiry(is_small and is_measured and not self.resting.holds(coming.num_rows, coming.ahead))
 
-    def suffices(self, drafter: str, coming: Coming) -> bool:
-        return coming.num_rows >= MANY and self._forethought.suffices(drafter, coming.num_rows)
+    def plan(self, rows: Sequence[Row]) -> Plan:
+        plain, costs = (PLAIN,) * len(rows), self.experience.costs
+        num_tokens = sum([row.num_pending for row in rows])
+        coming = Coming(len(rows), num_tokens, max([row.max_depth for row in rows], default=0))
+        if not self.inquire(coming).asks:
+            return Plan(plain, None, _Details())
+        step = self._view(rows)
+        prediction, details = Prediction(step.num_emitting, step.base_ms), _Details(step)
+        table = costs.shape(len(rows), step.context_len)
+        if table.is_doubtful(step.base_tokens):
+            return Plan(plain, prediction, details._replace(rest=DOUBTFUL_STEPS))
+        options = self._options(step, rows)
+        if not options:
+            return Plan(plain, prediction, details._replace(rest=self.allowance.until_rows_may(step, rows)))
+        best = max(options, key=_value)
+        if best.value <= 0.0:
+            # Nothing pays. An exploration teaches the more, the more rows draft.
+            best = min(options, key=lambda one: _loss_ms(one, step) / len(one.rows) ** INFORMATION)
+        loss_ms, rest = (
+            _loss_ms(best, step),
+            self.allowance.until_bearable(step, best.draft_ms + best.start_ms),
+        )
+        if best.value > 0.0:
+            details = details._replace(gain_ms=loss_ms)
+            if table.age(step.base_tokens) > STALE_STEPS or (
+                table.error(step.base_tokens) > UNSURE and table.age(step.base_tokens) > 2
+            ):
+                loss_ms += max([self._start_ms(name, len(rows), step) for name in self._running], default=0.0)
+                if self.exploration.affords(loss_ms):
+                    return Plan(plain, prediction, details._replace(loss_ms=loss_ms))
+                details = details._replace(considered_ms=loss_ms)
+        elif self.exploration.affords(loss_ms):
+            details = details._replace(loss_ms=loss_ms)
+        else:
+            details = details._replace(considered_ms=loss_ms)
+            rest = max(rest, self.exploration.steps_until(SAVED_SURPLUS * loss_ms, step.plain_ms))
+        if rest:
+            if 2 * sum([self.yields.is_young(row.request_id) for row in rows]) > len(rows):
+                rest = min(rest, YOUNG_STEPS)
+            return Plan(plain, prediction, details._replace(rest=rest, loss_ms=0.0))
+        offers = self._offers(step, rows, best, options)
+        tokens = step.num_emitting + sum([best.gains[i] / float(step.weights[i]) for i in best.rows])
+        return Plan(offers, Prediction(tokens, step.base_ms + best.draft_ms), details)
 
-    def offer(self, rows: Sequence[Row]) -> list[Offer]:
-        thought = self._forethought.take(rows)
-        if thought is not None:
-            self._install(thought.step, rows)
-            self._known.skip(self._rest.end(), len(rows))
-            return thought.offers
-        step, plain = self._begin(rows), [PLAIN] * len(rows)
-        left = max([row.max_depth for row in rows], default=0)
-        if self.rests(Coming(len(rows), sum([row.num_pending for row in rows]), left)):
-            step.has_rested = True
-            return plain
-        self._known.skip(self._rest.end(), len(rows))
-        costs = self.experience.costs
-        if not costs.measured or costs.shape(len(rows), longest_context(rows)).is_doubtful(step.base_tokens):
-            if not self._was_typical:
-                self._rest.pause(len(rows))
-            return plain  # plain passes tell what plain decoding costs, at first and on a changed machine
-        offers = self._offers(step, rows)
-        if step.room is not None and not step.room.places:
-            return offers
-        if step.base_tokens == len(rows) and not step.num_worthy:
-            if step.postponed and not step.depths:
-                self._rest.pause(len(rows), step.postponed - 1)
-            elif not step.depths:
-                recovery, again = self._stake.recovery(step, rows), self._asking.pays(len(rows))
-                self._rest.begin(rows, step.probes, recovery, ask_again=again)
-            elif len(rows) > TRIED:
-                self._rest.begin(rows, ())  # a look, and on at once
-        return offers
+    def _view(self, rows: Sequence[Row]) -> StepView:
+        """The step of these rows, with the prices of all numbers of nodes that it may have."""
+        config, costs = self.config, self.experience.costs
+        most = min(config.max_nodes * len(rows), config.max_batch_nodes)
+        if len(rows) == 1:
+            most = min(most, rows[0].max_nodes)
+        step = view_step(costs, rows, self.paces.speedups(rows), most)
+        seen = max(costs.largest_seen(len(rows), step.context_len), step.base_tokens)
+        allowance_ms = self.allowance.of_all_ms(step)
+        risk_ms = min(allowance_ms, step.plain_ms + SINGLE_RISK * (allowance_ms - step.plain_ms))
+        return limited(step, SIZE_STEP * seen - step.base_tokens, risk_ms)
 
-    def _offers(self, step: Step, rows: Sequence[Row]) -> list[Offer]:
-        """What is drafted for whom; the step is told how deep, and what room there is for guesses."""
-        step.rate = self._known.pace(rows) / step.plain_ms
-        offers, by_drafter = [PLAIN] * len(rows), dict[str, list[int]]()
-        many = len(rows) >= MANY  # where the account of all decides: who bets is not who waits
-        step.begun = self._begun(step)
-        for i, names in enumerate(self._worth.drafters(rows, step.rate, step.begun)):
-            if names and (many or self._stake.bears_row(rows[i], step)):
-                for name in names:
-                    by_drafter.setdefault(name, []).append(i)
-        begins_ms = 0.0 if self._worth.drafting else self._overrun.of_first(len(rows))
-        if not by_drafter or not self._stake.bears_all(step, begins_ms):
-            return offers
-        weigh = self._worth.weigh_crowd if many else self._worth.weigh
-        made = dict[Offer, int]()
-        for drafter, depth, chosen in weigh(step, rows, by_drafter):
-            for i in chosen:
-                step.depths[drafter] = depth
-                offers[i] = Offer(drafter, depth)
-            if chosen:
-                made[Offer(drafter, depth)] = len(chosen)
-        step.drafts_ms = self._overrun.of(len(rows))
-        step.drafts_ms += self.experience.costs.drafts_ms(made, longest_context(rows))
-        if step.depths:
-            step.room = self._stake.room(step, rows)  # now, while the draft may be under way
-            if not step.room.places:
-                step.depths.clear()
-                return [PLAIN] * len(rows)  # a prompt has taken all places: no guess could be verified
-        return offers
+    def _options(self, step: StepView, rows: Sequence[Row]) -> list[_Option]:
+        """The drafts that are possible: by drafter, depth, and number of rows."""
+        able: dict[str, list[int]] = {}
+        for i, row in enumerate(rows):
+            if can_draft(row) and self.allowance.of_row_ms(row, step) > 0.0:
+                for name in row.drafters:
+                    able.setdefault(name, []).append(i)
+        return [
+            option for name, places in able.items() for option in self._options_of(step, rows, name, places)
+        ]
 
-    def _begun(self, step: Step) -> Collection[str]:
-        """Drafters of the step in front of this one: on a device their next drafts follow its pass."""
-        before = self._before if step is self._step else self._step
-        return before.depths if self._overlaps else ()
+    def _options_of(self, step: StepView, rows: Sequence[Row], name: str, places: list[int]) -> list[_Option]:
+        costs, found = self.experience.costs, list[_Option]()
+        groups = self.yields.groups(rows, places, name)
+        ordered = [place for _, group in groups for place in group.places]
+        whole_ms = costs.draft_ms(name, len(places), step.context_len)
+        due = self._since_whole.get(name, 0) >= WHOLE_EVERY
+        for depth in (0,) if due else (0, *self.yields.depths(name, groups[0][0][1])):
+            if depth and costs.draft_ms(name, len(places), step.context_len, depth) > 0.98 * whole_ms:
+                continue  # A shorter draft that saves no time shows less for the same price.
+            own = [self.yields.at_depth(key, group, depth) for key, group in groups]
+            num = len(places)
+            while num:
+                values = row_values(step, own, num)
+                order = np.argsort(-values, kind="stable")[:num]
+                draft_ms, start_ms = (
+                    costs.draft_ms(name, num, step.context_len, depth),
+                    self._start_ms(name, num, step),
+                )
+                # Beginning pays a part of the start's time, and so does stopping: it will be paid again.
+                spread_ms = start_ms / self._run_of(name) * (-1.0 if name in self._running else 1.0)
+                value = float(values[order].sum()) - step.rate * (draft_ms + spread_ms)
+                chosen = tuple(sorted([ordered[i] for i in order.tolist()]))
+                gains = dict(zip(ordered, values.tolist(), strict=True))
+                start_ms = 0.0 if name in self._running else start_ms
+                found.append(_Option(value, name, depth, chosen, gains, draft_ms, start_ms))
+                num = num // 2 if num > SMALLEST_PART else 0
+        return found
 
-    def _begin(self, rows: Sequence[Row]) -> Step:
-        return self._install(open_step(self.experience.costs, rows), rows)
+    def _run_of(self, name: str) -> float:
+        """Steps over which the time of a first draft is spread."""
+        present, mean = self._runs.get(name, (0, FIRST_RUN))
+        return max(1.0, mean, present)
 
-    def _install(self, step: Step, rows: Sequence[Row]) -> Step:
-        self._before, self._step = self._step, step
-        step.mark = _mark(rows[0]) if rows else None
-        return step
+    def _learn_runs(self, outcome: StepOutcome) -> None:
+        """How long drafters run until they cannot propose; a run that the policy ends says nothing."""
+        able = {name for share in outcome.rows for name in share.row.drafters}
+        for name in {*self._runs, *self._running}:
+            present, mean = self._runs.get(name, (0, FIRST_RUN))
+            if name in self._running:
+                self._runs[name] = present + 1, mean
+            elif present:
+                mean += 0.0 if name in able else RUN_RATE * (present - mean)
+                self._runs[name] = 0, mean
 
-    def blind(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Blind | None:
-        step, foreseen = self._step, self._step.foreseen
-        if self._foresight is None:
-            self._foresight = Foresight()
-        if foreseen is not None and foreseen.drafts == drafts:
-            return foreseen.bet
-        if step.probing and len(rows) < MANY:
+    def _start_ms(self, name: str, num_rows: int, step: StepView) -> float:
+        """By how much a first draft of this drafter is longer than the drafts behind it."""
+        known_ms = self.experience.costs.start_ms(name, num_rows)
+        return (UNKNOWN_START * step.plain_ms if num_rows > 1 else 0.0) if known_ms is None else known_ms
+
+    def _offers(
+        self, step: StepView, rows: Sequence[Row], best: _Option, options: Sequence[_Option]
+    ) -> tuple[Offer, ...]:
+        """The offers of the best option, and of another drafter for rows to which that is worth more."""
+        offers = [PLAIN] * len(rows)
+        for place in best.rows:
+            offers[place] = Offer(best.drafter, best.depth)
+        if best.value <= 0.0 or len(rows) == 1:
+            return tuple(offers)
+        costs, counts = self.experience.costs, {Offer(best.drafter, best.depth): len(best.rows)}
+        before_ms = costs.drafts_ms(counts, step.context_len)
+        for other in {one.drafter: one for one in reversed(options) if one.drafter != best.drafter}.values():
+            more = {i: gain - (best.gains[i] if i in best.rows else 0.0) for i, gain in other.gains.items()}
+            moved = [i for i, gain in more.items() if gain > 0.0]
+            if not moved:
+                continue
+            both_ms = costs.drafts_ms({**counts, Offer(other.drafter): len(moved)}, step.context_len)
+            spread_ms = other.start_ms / self._run_of(other.drafter)
+            if sum([more[i] for i in moved]) > step.rate * (both_ms - before_ms + spread_ms):
+                for i in moved:
+                    offers[i] = Offer(other.drafter)
+                break
+        return tuple(offers)
+
+    # -- the number of nodes
+
+    def blind_bet(self, plan: Plan, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Blind | None:
+        step = _details(plan).step
+        if step is None:
             return None
-        return self._blind(step, rows, drafts)
+        curves: list[FloatArray] = []
+        weights: list[tuple[float, float, float] | None] = []
+        for row, draft in zip(rows, drafts, strict=True):
+            if draft is None:
+                curves.append(np.empty(0))
+                weights.append(None)
+                continue
+            phase = row.phase_of(draft.drafter)
+            calibrator = self.yields.calibrator(draft.drafter, phase)
+            is_known = calibrator.keeps_order and self.yields.knows_scores(draft.drafter, phase)
+            if not draft.has_come and not is_known:
+                return None
+            curve = np.minimum(self.yields.mean_curve(row, draft.drafter), draft.num_depths)
+            most = min(row.max_nodes, self.config.max_nodes)
+            curves.append(curve[: min(most, draft.num_depths) if draft.has_come else most])
+            w = calibrator.weights
+            weights.append(None if draft.has_come else (w[0], w[1], w[2]))
+        nodes, value = best_shares(step, curves)
+        return Blind(nodes, weights) if value > 0.0 else None
 
-    def _blind(self, step: Step, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Blind | None:
-        if step.room is None or self._foresight is None:
-            return None
-        bet, value = blind_bet(rows, drafts, step.room, self._foresight, self._known, self._nodes.chain_worth)
-        if value < _CHEAP * step.num_emitting and self._plain_is_stale(rows, step):
-            return None
-        return bet
-
-    # -- after drafting
-
-    def arrange(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
-        step = self._step
-        forest, worth, values = self._nodes.weigh(rows, drafts, step.room or self._stake.room(step, rows))
-        num_nodes = _argmax_nodes(values)
-        if (
-            num_nodes
-            and values[num_nodes - 1] < _CHEAP * step.num_emitting
-            and self._plain_is_stale(rows, step)
-        ):
-            num_nodes = 0
-        step.arranged = Arranged(rows, drafts, forest, worth, num_nodes)
-        self._stake.took(len(rows), num_nodes)
-        floor = 0
-        if len(rows) > 1 and num_nodes >= sum(draft is not None for draft in drafts):
-            floor = self.config.row_floor
-        return allocate(forest, num_nodes, floor)
-
-    def saw(self, rows: Sequence[Row], drafts: Sequence[Draft | None], nodes: Sequence[int]) -> None:
-        if self._foresight is None or all(draft is None for draft in drafts):
-            return
-        forest = self._foreseen(rows, drafts, self._foresight)
-        if len(rows) > 1:
-            forest = firsts(forest, nodes)
-        num_nodes = min(sum(nodes), forest.num_nodes)
-        self._step.arranged = Arranged(rows, drafts, forest, forest.path_probs.cumsum(), num_nodes)
-        self._step.was_blind = True
-        self._stake.took(len(rows), num_nodes)
-
-    def _foreseen(self, rows: Sequence[Row], drafts: Sequence[Draft | None], foresight: Foresight) -> Forest:
-        """The best nodes of every row, by which it foresees the next."""
-        most = MOST_OF_MANY if len(rows) >= MANY else MOST
-        forest = self._nodes.best(rows, drafts, most * len(rows))
-        foresight.learn(rows, drafts, forest)
-        return forest
-
-    def _plain_is_stale(self, rows: Sequence[Row], step: Step) -> bool:
-        """Whether a pass without guesses was timed too long ago to be trusted as the measure of all bets."""
-        table = self.experience.costs.shape(len(rows), longest_context(rows))
-        base = step.base_tokens
-        unsure = table.error(base) > 0.04
-        return table.age(base) > (2 if unsure else _REFRESH)
-
-    def _drafts_ms(self, arranged: Arranged) -> float:
-        names = Counter(draft.drafter for draft in arranged.drafts if draft is not None)
-        offers = {Offer(name, self._step.depths.get(name, 0)): num for name, num in names.items()}
-        return self.experience.costs.drafts_ms(offers, longest_context(arranged.rows))
+    def arrange(self, plan: Plan, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
+        step = _details(plan).step
+        if step is None or not any(drafts):
+            return build_forest(np.empty((len(rows), 0, 0)), 0)
+        forest = best_nodes(step, rows, drafts, self.yields, self.config.max_nodes)
+        values = forest.path_probs.cumsum() - step.prices[1 : 1 + forest.num_nodes]
+        count = int(values.argmax()) + 1 if len(values) and values.max() > 0.0 else 0
+        row, depth, rank, parent, score = forest
+        return Forest(row[:count], depth[:count], rank[:count], parent[:count], score[:count])
 
     # -- after the step
 
     def learn(self, outcome: StepOutcome) -> None:
-        step = self._step_of(outcome)
-        self._forethought.drop()
-        self._rest.tick()
-        self._was_typical, self._overlaps = outcome.is_typical, outcome.overlaps
-        if step.costs is None:
-            return
-        arranged = step.arranged
-        if arranged is not None and not step.was_blind and self._foresight is not None:
-            self._foreseen(arranged.rows, arranged.drafts, self._foresight)
-        self._asking.learn(outcome, step)
-        if self._lessons.learn(outcome, step, step.costs):
-            self._rest.cut(len(outcome.rows))
-        step.costs = None
-        under_way = self._step.arranged
-        if step is self._before and under_way is not None:
-            # The verdict of the step under way is still to come, and then a device waits.
-            self._forethought.think(under_way.rows, under_way.drafts)
+        before, drafted = self._running, [share for share in outcome.rows if share.draft is not None]
+        for item in outcome.evidence:
+            self.yields.learn_evidence(item)
+        for number, share in enumerate(drafted):
+            assert share.draft is not None
+            self.yields.learn_draft(share.row, share.draft, len(drafted), with_curve=number < LEARNED_CURVES)
+        for share in outcome.rows:
+            self.yields.step(share.row.request_id)
+        self._running = frozenset([share.offer.drafter for share in outcome.rows if share.offer.drafter])
+        self._learn_runs(outcome)
+        for name in self._running:
+            depths = [share.offer.depth for share in outcome.rows if share.offer.drafter == name]
+            self._since_whole[name] = 0 if 0 in depths else self._since_whole.get(name, 0) + 1
+        self.paces.learn(outcome, self.experience.costs)
+        details = None if outcome.plan is None else outcome.plan.details
+        if isinstance(details, _Details):
+            self._learn_exploration(outcome, details, begins=bool(self._running - before))
 
-    def _step_of(self, outcome: StepOutcome) -> Step:
-        """The step under way, or the one before it: where a device drafts, learning comes a step later."""
-        mark = _mark(outcome.rows[0].row) if outcome.rows else None
-        return self._before if mark == self._before.mark != self._step.mark else self._step
+    def _learn_exploration(self, outcome: StepOutcome, details: _Details, *, begins: bool) -> None:
+        """What the step cost the exploration budget, and for how long no drafter need be asked."""
+        rows, num_rows = [share.row for share in outcome.rows], len(outcome.rows)
+        plain_ms = self.experience.costs.plain_ms(num_rows, longest_context(rows))
+        vain_ms = 0.0
+        if details.step is not None:
+            is_vain = not self._running and not outcome.is_typical
+            vain_ms = max(0.0, outcome.verify_ms - details.step.base_ms) if is_vain else 0.0
+            self.resting.asked(rows, details.gain_ms, None if self._running else vain_ms, plain_ms)
+        if details.considered_ms or details.loss_ms:
+            self.exploration.consider(max(details.considered_ms, details.loss_ms))
+        self.exploration.earn(outcome.verify_ms + outcome.draft_ms, plain_ms)
+        self.exploration.spend(self._explored_ms(outcome, details) + vain_ms)
+        rest = self._affordable(num_rows, plain_ms, details.rest)
+        self.resting.step(num_rows, rest if details.step is not None else None)
+        if self.resting.holds(num_rows) or (self._running and not begins and not details.loss_ms):
+            return
+        # Drafters that can mostly propose need not be asked to know that nothing would come of it.
+        again = self.plan([self.resting.assumed(row) for row in rows]).details
+        if isinstance(again, _Details) and again.considered_ms:
+            self.exploration.consider(again.considered_ms)
+        if isinstance(again, _Details) and again.step is not None and again.rest:
+            self.resting.extend(num_rows, self._affordable(num_rows, plain_ms, again.rest))
+
+    def _explored_ms(self, outcome: StepOutcome, details: _Details) -> float:
+        """What an exploration really lost: what was expected of it may be wrong for long."""
+        step = details.step
+        if step is None or not details.loss_ms or not self._running:
+            return details.loss_ms
+        nodes = sum([share.num_nodes for share in outcome.rows])
+        weights: list[float] = step.weights.tolist()
+        gained = sum([weight * s.accepted for weight, s in zip(weights, outcome.rows, strict=True)])
+        price = float(step.prices[min(nodes, len(step.prices) - 1)])
+        return outcome.draft_ms + (price - gained) / step.rate
+
+    def _affordable(self, num_rows: int, plain_ms: float, rest: int) -> int:
+        """A shorter rest where asking drafters that can propose only now and then pays."""
+        asking_ms = self.resting.worth_asking(num_rows, plain_ms)
+        if asking_ms is None:
+            return rest
+        return min(rest, self.exploration.steps_until(SAVED_SURPLUS * asking_ms, plain_ms))
 
     def forget(self, request_id: Hashable) -> None:
-        self._known.forget(request_id)
-        if self._foresight is not None:
-            self._foresight.forget(request_id)
+        self.yields.forget(request_id)
+        self.paces.forget(request_id)
+
+
+def _details(plan: Plan) -> _Details:
+    assert isinstance(plan.details, _Details)
+    return plan.details
+
+
+def _value(option: _Option) -> float:
+    return option.value
+
+
+def _loss_ms(option: _Option, step: StepView) -> float:
+    """Time that is lost by taking this option where it does not pay, or by not taking it where it does."""
+    return abs(option.value) / step.rate + (option.start_ms if option.value <= 0.0 else 0.0)

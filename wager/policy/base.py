@@ -1,10 +1,11 @@
 """The one interface of every policy, and the records that pass through it.
 
-A policy is asked twice per step: `offer` before drafting (run a drafter at all, and for which rows?) and
-`arrange` after it (which of these guesses are worth a place in the pass?), or `blind` before, where a device
-would stand idle for the answer; then it is told what happened (`learn`). It knows log-probabilities, times
-and verdicts, never tokens or tensors. The controller calls it; the replay engine and the real engine drive
-the controller in the same way.
+A policy is asked twice per step: `plan` before drafting (run a drafter at all, and for which rows?) and
+`arrange` after it (which of these guesses are worth a place in the pass?). Where a device would stand idle
+between the two, `blind_bet` fixes the number of guesses before the draft is read. None of the three changes
+the policy, so they may be called early and their answers kept; `learn` takes in what happened. A policy
+knows log-probabilities, times and verdicts, never tokens or tensors. Callers: the controller, on behalf of
+the engine and of the replay.
 """
 
 from __future__ import annotations
@@ -30,22 +31,23 @@ class Row(NamedTuple):
     request_id: Hashable
     context_len: int = 0
     phase: str = ""
+    """The part of the text that the row is in, for example its reasoning."""
     num_pending: int = 1
     max_nodes: int = UNLIMITED
     max_depth: int = UNLIMITED
     target_p1: float | None = None
-    """The target's probability of its own last token; None where nobody measured it."""
+    """The target's probability of its own last token; None where it was not measured."""
     drafters: tuple[str, ...] = ("draft",)
     """Drafters that can propose for this row now."""
     grades: tuple[str, ...] = ()
-    """Of each drafter what its draft would be like, as far as that is known beforehand; (): of none."""
+    """The grade of each drafter's coming draft, where it is known beforehand; () where all are alike."""
     emits: bool = True
     """False for a prompt chunk that is not the last: it takes part in the pass and yields no token."""
     nodes: int = 0
-    """Guesses that the request itself asked for; 0: the policy decides."""
+    """Guesses that the request itself asked for; 0 leaves the choice to the policy."""
 
     def phase_of(self, drafter: str) -> str:
-        """The phase of its text and the grade of such a draft: what drafts are worth is learned by both."""
+        """The phase joined with the grade of this drafter's coming draft: yields are learned by both."""
         if not self.grades or drafter not in self.drafters:
             return self.phase
         return self.phase + self.grades[self.drafters.index(drafter)]
@@ -70,14 +72,14 @@ class Draft:
     logprobs: npt.NDArray[np.floating] | None = None
     """[depths, ranks]; None for a drafter without probabilities of its own, which proposes one chain."""
     spine_only: bool = False
-    """Deeper guesses follow rank 0 alone (an autoregressive drafter), so other ranks cannot have children."""
+    """Whether only rank 0 may have children, as with an autoregressive drafter."""
     has_come: bool = False
-    """Among drafts under way (`Policy.blind`): its guesses are there, and have no probabilities."""
+    """Whether the guesses of this draft are known already, among drafts still in flight (`blind_bet`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A draft set against the tokens emitted later."""
+    """A draft compared with the tokens emitted later."""
 
     drafter: str
     phase: str
@@ -86,9 +88,31 @@ class Evidence:
     ranks: npt.NDArray[np.integer]
     """The rank, at each known depth, of the token really emitted; -1: not among them."""
     spine_only: bool = False
-    watched: Hashable | None = None
-    """The request of a draft that nobody bet on, made to see what it would have been worth; None: of a bet.
-    """
+    request_id: Hashable | None = None
+    """The request that the draft was made for; None where it is not known."""
+
+
+class Prediction(NamedTuple):
+    """What a policy expects of a step that it planned."""
+
+    tokens: float
+    time_ms: float
+
+
+class Plan(NamedTuple):
+    """The first decision for a step."""
+
+    offers: tuple[Offer, ...]
+    """One offer per row."""
+    prediction: Prediction | None = None
+    """The expected outcome; None from policies that predict nothing."""
+    details: object = None
+    """Data of the policy itself, which `blind_bet`, `arrange` and `learn` receive again."""
+
+    @property
+    def drafts(self) -> bool:
+        """Whether any row drafts."""
+        return any(offer.drafter is not None for offer in self.offers)
 
 
 class RowOutcome(NamedTuple):
@@ -99,14 +123,16 @@ class RowOutcome(NamedTuple):
     num_nodes: int
     accepted: int
     emitted: int
-    """Tokens that count: a row that ended inside its accepted path emitted fewer than accepted + 1, a prompt
+    """Tokens that count. A row that ended inside its accepted path emitted fewer than accepted + 1, a prompt
     chunk none."""
     ended_at_leaf: bool = False
-    """The accepted path ended where nothing deeper was offered: a full acceptance, censored data."""
+    """Whether the accepted path ended where nothing deeper was offered: a full acceptance, censored data."""
+    draft: Draft | None = None
+    """The draft that was arranged for this row, with its log-probabilities; None where there was none."""
 
 
 class StepOutcome(NamedTuple):
-    """What a step cost and yielded; times are the engine's own, device-synchronised, without the caller's."""
+    """What a step cost and yielded; times are device-synchronised and exclude the caller's own time."""
 
     rows: Sequence[RowOutcome]
     num_tokens: int
@@ -115,86 +141,73 @@ class StepOutcome(NamedTuple):
     draft_ms: float = 0.0
     evidence: Sequence[Evidence] = ()
     is_typical: bool = True
-    """Whether it ran as steps of its kind do; else its time says nothing of theirs."""
+    """Whether the pass started and ended as passes of its kind do; False excludes its time from the costs."""
     overlaps: bool = False
-    """Whether a device ran beside the host: both times tell where the host was, their sum what the step took.
-    """
-
-
-class Prediction(NamedTuple):
-    """What the policy expected of the step it just arranged."""
-
-    tokens: float
-    time_ms: float
+    """Whether a device ran beside the host. Then only the sum of the two times is the step's own."""
+    plan: Plan | None = None
+    """The plan of this step; None where a policy planned nothing, as for a step of another policy."""
 
 
 class Blind(NamedTuple):
-    """A bet made before its draft is seen: so many nodes for each row, the most probable ones."""
+    """A bet made before its draft is read: a number of nodes for each row, the most probable ones."""
 
     nodes: Sequence[int]
     weights: Sequence[tuple[float, float, float] | None]
-    """Of each row's calibration, by which they are chosen (calibration.py); None: the drafter's own word."""
+    """Each row's calibration, by which the device ranks candidates; None: by the drafter's own scores."""
     is_chain: bool = False
-    """Rank 0 alone."""
-
-
-MANY = 8
-"""Rows from which on a step is a crowd's: there is less to be gained, and asking everybody takes time."""
-
-
-def crowd_of(num_rows: int) -> int:
-    """How crowded a step is, in octaves of rows: 0 for 1, 1 for 2, 2 for 3 and 4, 3 for 5 to 8, ..."""
-    return max(num_rows - 1, 0).bit_length()
+    """Whether only rank 0 is used."""
 
 
 class Coming(NamedTuple):
-    """A step that comes, as far as it is known before anybody has looked at its rows."""
+    """A step to come, as far as it is known before its rows are looked at."""
 
     num_rows: int
     num_tokens: int
-    """Pending ones of all rows."""
-    left: int = UNLIMITED
-    """Guesses that the row with most to write may still take."""
+    """Pending tokens of all rows."""
+    max_depth: int = UNLIMITED
+    """Guesses that the row with most left to write may still take."""
     ahead: int = 0
-    """0 for the step that is being planned, 1 for the one behind a step under way."""
+    """0 for the step that is being planned, 1 for the one behind a step in flight."""
+
+
+class Inquiry(NamedTuple):
+    """Which drafters the engine asks, row by row, whether they can propose something."""
+
+    asks: bool
+    """False: the step will be plain whatever drafters could propose."""
+    first_suffices: bool = False
+    """Whether the first drafter that can propose for a row is enough: no further one is asked for it."""
+    sufficient: frozenset[str] = frozenset()
+    """Drafters of which each is enough by itself: behind one that can propose, no further one is asked."""
 
 
 class Policy(Protocol):
-    """How much to guess. `name` is what `make_policy` would take to build it again."""
+    """How much to guess."""
 
     name: str
-    learns_late: bool
-    """Whether it may be told of a step after it was asked for the next one's offers."""
+    """What `make_policy` would take to build it again."""
 
-    def rests(self, coming: Coming) -> bool:
-        """Whether a step is plain whatever drafters could do; then none need be asked."""
+    def inquire(self, coming: Coming) -> Inquiry:
+        """Which drafters to ask before the step is planned. Changes nothing."""
         ...
 
-    def suffices(self, drafter: str, coming: Coming) -> bool:
-        """Whether no drafter behind this one need be asked of a row for which it can propose."""
+    def plan(self, rows: Sequence[Row]) -> Plan:
+        """Which drafter to run for each row; PLAIN where none is worth its pass. Changes nothing."""
         ...
 
-    def offer(self, rows: Sequence[Row]) -> list[Offer]:
-        """Which drafter to run for each row; PLAIN where none is worth its pass."""
-        ...
+    def blind_bet(self, plan: Plan, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Blind | None:
+        """The number of nodes to verify of drafts in flight, which are described but for their scores.
 
-    def arrange(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
-        """The nodes to verify, over all rows, best first. A row without a draft has none."""
-        ...
-
-    def blind(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Blind | None:
-        """The nodes to verify of drafts under way, which are described but for their probabilities.
-
-        Asked behind `offer` where a device can begin such a pass by itself; None: it waits for `arrange`.
+        None: the device waits for `arrange`. Changes nothing.
         """
         ...
 
-    def saw(self, rows: Sequence[Row], drafts: Sequence[Draft | None], nodes: Sequence[int]) -> None:
-        """The drafts that it bet on blindly, and the nodes of each row: in place of `arrange`."""
+    def arrange(self, plan: Plan, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
+        """The nodes to verify, over all rows, best first. A row without a draft has none. Changes nothing."""
         ...
 
     def learn(self, outcome: StepOutcome) -> None:
-        """Take in a finished step. Called once for every step, plain ones too."""
+        """Take in a finished step, plain ones too, once each; possibly after the next step was planned."""
         ...
 
     def forget(self, request_id: Hashable) -> None:

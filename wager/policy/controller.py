@@ -8,16 +8,37 @@ bet, arrange and learn stages, and the replay.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple
 
-from wager.policy.asked import any_asked, as_plain, joined, others_only, own_forest, own_offers, without_own
-from wager.policy.base import Blind, Draft, Offer, Policy, Prediction, Row, StepOutcome
+from wager.policy.base import Blind, Coming, Draft, Inquiry, Plan, Policy, Prediction, Row, StepOutcome
+from wager.policy.costs import context_range
 from wager.policy.experience import Experience, longest_context
+from wager.policy.fixed_requests import (
+    any_sized,
+    as_plain,
+    joined,
+    others_only,
+    own_forest,
+    own_offers,
+    without_own,
+)
 from wager.policy.ledger import Account
 from wager.policy.names import make_policy
 from wager.policy.settings import PolicySettings
+from wager.policy.survival import MAX_DEPTH as DEEPEST
 from wager.tree import Forest
 
 DecisionSink = Callable[[dict[str, object]], None]
+
+
+class _Prepared(NamedTuple):
+    """A plan made before its step, and what it depends on."""
+
+    version: int
+    keys: list[Row]
+    plan: Plan
+    drafts: Sequence[Draft | None] | None = None
+    blind: Blind | None = None
 
 
 class Controller:
@@ -39,6 +60,9 @@ class Controller:
         self._made = {policy: self.policy}
         self.on_decision = on_decision
         self._steps = 0
+        self._version = 0
+        """Changes with everything that may change a plan."""
+        self._prepared: _Prepared | None = None
 
     def set_policy(self, name: str) -> None:
         """Change the rule from the next step on; one that was used before goes on with what it had learned.
@@ -48,45 +72,83 @@ class Controller:
         if name not in self._made:
             self._made[name] = make_policy(name, self.experience, self.settings)
         self.policy = self._made[name]
+        self._version += 1
 
-    def offer(self, rows: Sequence[Row]) -> list[Offer]:
-        if any_asked(rows):
-            return own_offers(rows, self.policy.offer(as_plain(rows)))
-        return self.policy.offer(rows)
+    def inquire(self, coming: Coming) -> Inquiry:
+        """Which drafters to ask before the step is planned."""
+        return self.policy.inquire(coming)
 
-    def arrange(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
-        if not any_asked(rows):
-            return self.policy.arrange(rows, drafts)
+    def prepare(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> None:
+        """Plan the step behind the one of these rows early, with its blind bet where drafts are alike.
+
+        Called while a pass is in flight. `plan` uses the result if the rows come as expected and nothing was
+        learned in between, so that it is what `plan` would have found.
+        """
+        if any_sized(rows) or not all(row.emits for row in rows):
+            return
+        rows = [row._replace(num_pending=1) for row in rows]
+        plan = self.policy.plan(rows)
+        self._prepared = _Prepared(self._version, _keys(rows), plan)
+        if not plan.drafts:
+            return
+        drafter_of = [draft and draft.drafter for draft in drafts]
+        if [offer.drafter for offer in plan.offers] == drafter_of:
+            alike = [
+                draft and Draft(draft.drafter, draft.num_depths, has_come=draft.logprobs is None)
+                for draft in drafts
+            ]
+            blind = self.policy.blind_bet(plan, rows, alike)
+            self._prepared = self._prepared._replace(drafts=alike, blind=blind)
+
+    def plan(self, rows: Sequence[Row]) -> Plan:
+        """The first decision for these rows."""
+        if any_sized(rows):
+            plan = self.policy.plan(as_plain(rows))
+            return plan._replace(offers=tuple(own_offers(rows, plan.offers)))
+        prepared = self._prepared
+        if prepared is not None and prepared.version == self._version and prepared.keys == _keys(rows):
+            return prepared.plan
+        return self.policy.plan(rows)
+
+    def arrange(self, plan: Plan, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
+        """The nodes to verify, best first."""
+        if not any_sized(rows):
+            return self.policy.arrange(plan, rows, drafts)
         own, others = own_forest(rows, drafts), others_only(rows, drafts)
         if all(draft is None for draft in others):
             return own
-        return joined(self.policy.arrange(as_plain(rows), others), own)
+        return joined(self.policy.arrange(plan, as_plain(rows), others), own)
 
-    def blind(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Blind | None:
-        """What to verify of drafts under way that nobody has seen; None: that waits for `arrange`."""
-        return None if any_asked(rows) else self.policy.blind(rows, drafts)
-
-    def saw(self, rows: Sequence[Row], drafts: Sequence[Draft | None], nodes: Sequence[int]) -> None:
-        """The drafts that were bet on blindly."""
-        self.policy.saw(rows, drafts, nodes)
+    def blind_bet(self, plan: Plan, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Blind | None:
+        """The number of nodes to verify of drafts that are in flight; None: that waits for `arrange`."""
+        if any_sized(rows):
+            return None
+        prepared = self._prepared
+        if prepared is not None and prepared.plan is plan and prepared.drafts == drafts:
+            return prepared.blind
+        return self.policy.blind_bet(plan, rows, drafts)
 
     def learn(self, outcome: StepOutcome) -> None:
+        """Take in a finished step."""
         self._steps += 1
+        self._version += 1
         if self.on_decision is not None:
             self.on_decision(self._decision(outcome))
         outcome = self.experience.learn(outcome)
-        asked = any_asked([share.row for share in outcome.rows])
-        self.policy.learn(without_own(outcome) if asked else outcome)
+        sized = any_sized([share.row for share in outcome.rows])
+        self.policy.learn(without_own(outcome) if sized else outcome)
 
     def forget(self, request_id: Hashable) -> Account:
         """The request has ended: returns its account."""
+        self._version += 1
         self.policy.forget(request_id)
         return self.experience.ledger.close(request_id)
 
     def _decision(self, outcome: StepOutcome) -> dict[str, object]:
         rows = [share.row for share in outcome.rows]
         nodes = sum(share.num_nodes for share in outcome.rows)
-        predicted = getattr(self.policy, "prediction", None) or self._plain_prediction(outcome)
+        predicted = None if outcome.plan is None else outcome.plan.prediction
+        predicted = predicted or self._plain_prediction(outcome)
         return {
             "step": self._steps,
             "policy": self.policy.name,
@@ -105,3 +167,11 @@ class Controller:
         rows = [share.row for share in outcome.rows]
         curve = self.experience.costs.curve(max(len(rows), 1), longest_context(rows))
         return Prediction(float(len(rows)), float(curve[min(outcome.num_tokens, len(curve) - 1)]))
+
+
+def _keys(rows: Sequence[Row]) -> list[Row]:
+    """All of a row that a plan depends on: of the context its cost range, of the depth only if it binds."""
+    return [
+        row._replace(context_len=context_range(row.context_len), max_depth=min(row.max_depth, DEEPEST))
+        for row in rows
+    ]

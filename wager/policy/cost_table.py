@@ -162,6 +162,11 @@ class RobustTime:
         self._clip = _Clip()
         self.value_ms = time_ms
 
+    @property
+    def count(self) -> int:
+        """Samples, those of earlier measurements included."""
+        return self._cell.count
+
     def scale(self, factor_log: float) -> None:
         """The machine runs at another level."""
         self._cell.move(factor_log)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
-from wager.policy.base import MANY, Offer, Row, StepOutcome
-from wager.policy.cost import MAX_TOKENS, SHIFT_STRIKES, CostModel
+from wager.policy.base import Offer, Row, StepOutcome
+from wager.policy.costs import MAX_TOKENS, SHIFT_STRIKES, CostModel
 from wager.policy.ledger import Ledger
 from wager.policy.stats import SpeculationStats
 from wager.policy.survival import Survival
@@ -63,28 +63,34 @@ class Experience:
         # Posted before the costs learn from it: a stalled step must not vouch for itself.
         moving = self._post(outcome, context_len, drafting)
         if outcome.is_typical and is_divided:
-            # A crowd that drafts keeps the host busy: how late that makes a pass says nothing of the machine.
-            is_bare = not drafting or len(outcome.rows) < MANY
+            is_bare = not drafting or not outcome.overlaps
             shift = self.costs.observe_pass(
                 outcome.num_tokens, len(outcome.rows), context_len, outcome.verify_ms, is_bare=is_bare
             )
             if shift:
                 self._refund(slower=shift > 0.0)
-        if len(drafting) == 1:
-            (drafter, depth), num_rows = next(iter(drafting.items()))
-            assert drafter is not None
-            # In a crowd a drafter that did not run before reads in what it has missed: no draft's own time.
-            if drafter in self._drafters or len(outcome.rows) < MANY:
-                self.costs.observe_draft(drafter, num_rows, outcome.draft_ms, depth)
-        elif drafting and {offer.drafter for offer in drafting} <= self._drafters:
-            self.costs.observe_drafts(drafting, outcome.draft_ms)
-        self._drafters = {offer.drafter for offer in drafting}
+        self._observe_drafts(outcome, context_len, drafting)
         for item in outcome.evidence:
             stood = leading_hits(item.ranks.tolist())
             self.survival.observe(stood, len(item.ranks), (item.drafter, item.phase))
         if moving == 1.0:
             return outcome
         return outcome._replace(verify_ms=moving * outcome.verify_ms, draft_ms=moving * outcome.draft_ms)
+
+    def _observe_drafts(self, outcome: StepOutcome, context_len: int, drafting: dict[Offer, int]) -> None:
+        """The time of drafts, or of their start where a drafter did not run in the step before."""
+        running, self._drafters = self._drafters, {offer.drafter for offer in drafting}
+        if self._drafters <= running and len(drafting) > 1:
+            self.costs.observe_drafts(drafting, outcome.draft_ms)
+        if len(drafting) != 1:
+            return
+        (drafter, depth), num_rows = next(iter(drafting.items()))
+        assert drafter is not None
+        if drafter in running or not self.costs.knows_draft(drafter):
+            self.costs.observe_draft(drafter, num_rows, outcome.draft_ms, depth)
+        if drafter not in running:
+            known_ms = self.costs.draft_ms(drafter, num_rows, context_len, depth)
+            self.costs.observe_start(drafter, num_rows, max(0.0, outcome.draft_ms - known_ms))
 
     def _is_divided(self, outcome: StepOutcome, context_len: int, drafting: dict[Offer, int]) -> bool:
         """Whether a step's times are those of its pass and its drafts.
@@ -111,7 +117,9 @@ class Experience:
         Returns the part of its time in which the machine did not stand still.
         """
         spent_ms, num_tokens = outcome.verify_ms + outcome.draft_ms, max(outcome.num_tokens, 1)
-        prices = self._prices(outcome, context_len) if drafting and self.costs.measured else None
+        # A plain step that waited for drafters that were asked in vain is not what plain decoding takes.
+        is_plain = not drafting and (outcome.is_typical or not outcome.overlaps)
+        prices = None if is_plain or not self.costs.measured else self._prices(outcome, context_len)
         late, took_ms = 0.0, spent_ms
         if prices is not None:
             expected = self._expected_ms(outcome, context_len, drafting)
@@ -177,9 +185,10 @@ class Experience:
 def _is_priced(outcome: StepOutcome) -> bool:
     """Whether the pass had guesses, and is of a size whose time is kept.
 
-    Without guesses it was plain decoding's own pass, whatever it took; a larger one goes by its tokens.
+    Without guesses it was plain decoding's own pass, unless it waited; a larger one goes by its tokens.
     """
-    return outcome.num_tokens <= MAX_TOKENS and any(share.num_nodes for share in outcome.rows)
+    has_waited = outcome.overlaps and not outcome.is_typical
+    return outcome.num_tokens <= MAX_TOKENS and (has_waited or any(share.num_nodes for share in outcome.rows))
 
 
 _STALL = 2.0  # beyond three times what was expected, a step has stalled

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 
 from wager.errors import ConfigError
-from wager.policy.base import PLAIN, Blind, Coming, Draft, Offer, Policy, Row, StepOutcome
+from wager.policy.backoff import Backoff
+from wager.policy.base import PLAIN, Blind, Coming, Draft, Inquiry, Plan, Policy, Row, StepOutcome
 from wager.policy.experience import Experience, longest_context
-from wager.policy.gain import Probe
 from wager.tree import Forest, build_forest
 
 
@@ -38,37 +38,32 @@ class _Gate:
     """What both gates share: the inner policy answers unless the gate says no."""
 
     kind = ""
-    learns_late = False
 
     def __init__(self, inner: Policy, experience: Experience) -> None:
         self.inner = inner
         self.experience = experience
         self.name = f"{self.kind}+{inner.name}"
 
-    def rests(self, coming: Coming) -> bool:
-        return self.inner.rests(coming)
+    def inquire(self, coming: Coming) -> Inquiry:
+        return self.inner.inquire(coming)
 
-    def suffices(self, drafter: str, coming: Coming) -> bool:
-        return self.inner.suffices(drafter, coming)
-
-    def offer(self, rows: Sequence[Row]) -> list[Offer]:
-        offers = self.inner.offer(rows)
-        passed = self.admits(rows)
-        return [offer if ok else PLAIN for offer, ok in zip(offers, passed, strict=True)]
+    def plan(self, rows: Sequence[Row]) -> Plan:
+        plan = self.inner.plan(rows)
+        admitted = self.admits(rows)
+        offers = [offer if ok else PLAIN for offer, ok in zip(plan.offers, admitted, strict=True)]
+        return plan._replace(offers=tuple(offers))
 
     def admits(self, rows: Sequence[Row]) -> list[bool]:
+        """Whether each row may draft now. Changes nothing."""
         raise NotImplementedError
 
-    def arrange(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
+    def blind_bet(self, plan: Plan, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Blind | None:
+        return self.inner.blind_bet(plan, rows, drafts)
+
+    def arrange(self, plan: Plan, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
         if all(draft is None for draft in drafts):
             return build_forest(np.empty((len(rows), 0, 0)), 0)
-        return self.inner.arrange(rows, drafts)
-
-    def blind(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Blind | None:
-        return self.inner.blind(rows, drafts)
-
-    def saw(self, rows: Sequence[Row], drafts: Sequence[Draft | None], nodes: Sequence[int]) -> None:
-        self.inner.saw(rows, drafts, nodes)
+        return self.inner.arrange(plan, rows, drafts)
 
     def learn(self, outcome: StepOutcome) -> None:
         self.inner.learn(outcome)
@@ -90,15 +85,17 @@ class EmaGate(_Gate):
         self.open = True
         self._steps = 0
         self._below = 0
-        self._probe = Probe()
+        self._trials = Backoff()
 
     def admits(self, rows: Sequence[Row]) -> list[bool]:
-        return [self.open or self._probe.due()] * len(rows)
+        return [self.open or self._trials.is_due] * len(rows)
 
     def learn(self, outcome: StepOutcome) -> None:
         super().learn(outcome)
         drafted = any(share.offer.drafter is not None for share in outcome.rows)
         rows = [share.row for share in outcome.rows]
+        if not drafted and not self.open:
+            self._trials.wait()
         if not drafted or not all(row.emits for row in rows):
             return
         plain_ms = self.experience.costs.plain_ms(len(rows), longest_context(rows))
@@ -111,7 +108,7 @@ class EmaGate(_Gate):
             self._below = self._below + 1 if self.ratio < self.margin and self._steps > self.warm_up else 0
             self.open = self._below < self.patience
             return
-        self._probe.result(won=ratio >= self.margin)
+        self._trials.result(won=ratio >= self.margin)
         if ratio >= self.margin:
             # One good probe opens for a trial: the average starts just above par, so it must prove itself.
             self.open, self._below, self.ratio = True, 0, max(ratio, self.margin)
@@ -132,18 +129,29 @@ class EntropyGate(_Gate):
         self._closed: set[Hashable] = set()
 
     def admits(self, rows: Sequence[Row]) -> list[bool]:
-        return [self._admit(row) for row in rows]
+        return [row.request_id not in self._closed and not self._closes(row) for row in rows]
 
-    def _admit(self, row: Row) -> bool:
+    def _next(self, row: Row) -> tuple[float, int]:
+        """The certainty average with this row's latest token, and for how many steps it has been low."""
         if row.target_p1 is None:
             raise ConfigError("policy", self.name, "a source of the target's top-1 probability (target_p1)")
-        key = row.request_id
-        average = 0.5 * self._average.get(key, 1.0) + 0.5 * row.target_p1
-        self._average[key] = average
-        self._below[key] = self._below.get(key, 0) + 1 if average < self.sagging else 0
-        if row.target_p1 < self.unsure or self._below[key] >= self.patience:
-            self._closed.add(key)
-        return key not in self._closed
+        average = 0.5 * self._average.get(row.request_id, 1.0) + 0.5 * row.target_p1
+        return average, self._below.get(row.request_id, 0) + 1 if average < self.sagging else 0
+
+    def _closes(self, row: Row) -> bool:
+        _, below = self._next(row)
+        assert row.target_p1 is not None
+        return row.target_p1 < self.unsure or below >= self.patience
+
+    def learn(self, outcome: StepOutcome) -> None:
+        super().learn(outcome)
+        for share in outcome.rows:
+            row, key = share.row, share.row.request_id
+            if row.target_p1 is None:
+                continue  # planned by a policy that did not need it
+            if self._closes(row):
+                self._closed.add(key)
+            self._average[key], self._below[key] = self._next(row)
 
     def forget(self, request_id: Hashable) -> None:
         super().forget(request_id)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from wager.errors import ConfigError
 from wager.policy.auto import Auto
 from wager.policy.base import Policy
-from wager.policy.bod_policy import BodPolicy
+from wager.policy.bod.policy import BodPolicy
 from wager.policy.experience import Experience
 from wager.policy.gates import EmaGate, EntropyGate
 from wager.policy.settings import PolicySettings

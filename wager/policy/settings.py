@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from wager.config import PolicyConfig
 from wager.errors import ConfigError
+from wager.policy.auto import AutoConfig
 from wager.policy.bod import BODConfig
 from wager.policy.gates import EmaSettings, EntropySettings
-from wager.policy.stake import AutoConfig
 
 # A tree of 1,024 guesses is no everyday bet: the policy's own range is narrower than the controller's.
 _USUAL_RANGES = {"chain": (2, 16), "tree": (1, 64)}
@@ -55,7 +55,7 @@ class PolicySettings(NamedTuple):
 def settings_from(config: PolicyConfig) -> PolicySettings:
     """The settings that a configuration's policy section states."""
     return PolicySettings(
-        AutoConfig(config.max_nodes, config.max_batch_nodes, config.row_floor),
+        AutoConfig(config.max_nodes, config.max_batch_nodes),
         BodSettings(
             config.bod_min_bet or None,
             config.bod_max_bet or None,

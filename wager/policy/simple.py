@@ -12,7 +12,9 @@ from wager.policy.base import (
     Blind,
     Coming,
     Draft,
+    Inquiry,
     Offer,
+    Plan,
     Row,
     StepOutcome,
     fixed_blind,
@@ -26,40 +28,31 @@ class Plain:
     """Plain decoding: every bet is zero."""
 
     name = "ar"
-    learns_late = False
 
     def __init__(self, _experience: Experience) -> None:
         pass
 
-    def rests(self, coming: Coming) -> bool:
-        return True
+    def inquire(self, coming: Coming) -> Inquiry:
+        return Inquiry(asks=False)
 
-    def suffices(self, drafter: str, coming: Coming) -> bool:
-        return False
+    def plan(self, rows: Sequence[Row]) -> Plan:
+        return Plan((PLAIN,) * len(rows))
 
-    def offer(self, rows: Sequence[Row]) -> list[Offer]:
-        return [PLAIN] * len(rows)
-
-    def arrange(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
-        return fixed_forest(rows, drafts, 0, chain=True)
-
-    def blind(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Blind | None:
+    def blind_bet(self, plan: Plan, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Blind | None:
         return None
 
-    def saw(self, rows: Sequence[Row], drafts: Sequence[Draft | None], nodes: Sequence[int]) -> None:
-        pass
+    def arrange(self, plan: Plan, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
+        return fixed_forest(rows, drafts, 0, chain=True)
 
     def learn(self, outcome: StepOutcome) -> None:
-        pass
+        """A fixed rule learns nothing."""
 
     def forget(self, request_id: Hashable) -> None:
-        pass
+        """A fixed rule keeps nothing of a request."""
 
 
 class Fixed(Plain):
     """The same number of nodes for every row, always."""
-
-    learns_late = True
 
     def __init__(self, experience: Experience, nodes: int, *, chain: bool) -> None:
         super().__init__(experience)
@@ -67,23 +60,27 @@ class Fixed(Plain):
         self.nodes = nodes
         self.chain = chain
 
-    def rests(self, coming: Coming) -> bool:
-        return self.nodes == 0
+    def inquire(self, coming: Coming) -> Inquiry:
+        return Inquiry(self.nodes > 0, first_suffices=True)
 
-    def suffices(self, drafter: str, coming: Coming) -> bool:
-        return True
+    def plan(self, rows: Sequence[Row]) -> Plan:
+        return fixed_plan(rows, self.nodes, chain=self.chain)
 
-    def offer(self, rows: Sequence[Row]) -> list[Offer]:
-        if self.nodes == 0:
-            return [PLAIN] * len(rows)
-        depth = self.nodes if self.chain else 0
-        return [
-            Offer(row.drafters[0], depth) if row.drafters and min(row.max_depth, row.max_nodes) > 0 else PLAIN
-            for row in rows
-        ]
+    def blind_bet(self, plan: Plan, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Blind | None:
+        return fixed_blind(rows, drafts, self.nodes, chain=self.chain)
 
-    def arrange(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
+    def arrange(self, plan: Plan, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
         return fixed_forest(rows, drafts, self.nodes, chain=self.chain)
 
-    def blind(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Blind | None:
-        return fixed_blind(rows, drafts, self.nodes, chain=self.chain)
+
+def fixed_plan(rows: Sequence[Row], nodes: int, *, chain: bool) -> Plan:
+    """Every row that can draft does, with its first drafter."""
+    if nodes == 0:
+        return Plan((PLAIN,) * len(rows))
+    offer_depth = nodes if chain else 0
+    able = [row.drafters and min(row.max_depth, row.max_nodes) > 0 for row in rows]
+    return Plan(
+        tuple(
+            [Offer(row.drafters[0], offer_depth) if ok else PLAIN for row, ok in zip(rows, able, strict=True)]
+        )
+    )

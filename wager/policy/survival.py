@@ -53,11 +53,7 @@ class Survival:
         weight = self.prior_weight
         return np.asarray((stood + weight * others) / (tried + weight))
 
-    def log_rates(self, num_depths: int, phase: Hashable = "") -> FloatArray:
-        """The same as log increments [depths, 1], a chain's score for the builder."""
-        return as_chain(self.rates(num_depths, phase))
 
-
-def as_chain(rates: FloatArray) -> FloatArray:
-    """Rates by depth as log increments [depths, 1]."""
-    return np.log(np.clip(rates, 1e-6, 1.0 - 1e-6))[:, None]
+def chain_curve(rates: FloatArray) -> FloatArray:
+    """Expected tokens of the first n guesses of a chain, from one on, by acceptance of each depth."""
+    return np.asarray(rates.cumprod().cumsum())

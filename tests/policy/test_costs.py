@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wager.errors import ConfigError, InputError
-from wager.policy.cost import (
+from wager.policy.costs import (
     MAX_TOKENS,
     NEARLY_FLAT,
     CostCurve,

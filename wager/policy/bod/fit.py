@@ -1,7 +1,7 @@
 """What the Bet-Optimal controller learns: an acceptance rate, and straight lines (costs, a tree's gain).
 
-Plain floats, constant time per sample. Nothing here knows what a bet is worth or when to explore; `bod.py`
-feeds these and reads them. Why each estimator has this form: docs/bod.md.
+Plain floats, constant time per sample. Nothing here knows what a bet is worth or when to explore;
+`controller.py` feeds these and reads them. Why each estimator has this form: docs/bod.md.
 """
 
 import math

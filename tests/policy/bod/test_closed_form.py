@@ -11,7 +11,7 @@ from scipy.special import lambertw
 
 from wager.errors import ConfigError
 from wager.policy.bod import bod_optimal_bet
-from wager.policy.bod_math import (
+from wager.policy.bod.closed_form import (
     BetRange,
     ChainGain,
     Costs,

@@ -1,8 +1,8 @@
 """The mathematics of Bet-Optimal Drafting: which integer bet makes tokens per second highest.
 
 Everything here is a pure function of numbers: acceptance, costs and a range of bets go in, a bet and the
-tier that found it come out. It does not know where the numbers were measured and keeps no state; `bod.py`
-calls it. Symbols and derivations: docs/bod.md.
+tier that found it come out. It does not know where the numbers were measured and keeps no state;
+`controller.py` calls it. Symbols and derivations: docs/bod.md.
 """
 
 import math

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from wager.policy import PLAIN, Controller, Draft, Offer, Row, RowOutcome, StepOutcome
-from wager.policy.asked import joined, without_own
 from wager.policy.base import fixed_forest
+from wager.policy.fixed_requests import joined, without_own
 from wager.tree import row_trees
 
 DEPTHS, RANKS = 6, 3
@@ -23,10 +23,11 @@ ROWS = [Row("auto", 5), Row("fixed", 5, nodes=3), Row("also", 5), Row("longer", 
 def test_their_chain_is_what_they_asked_for(policy: str) -> None:
     controller = Controller(policy)
     for _ in range(6):
-        offers = controller.offer(ROWS)
+        plan = controller.plan(ROWS)
+        offers = plan.offers
         assert offers[1] == Offer("draft", 3) and offers[3] == Offer("draft", 5)
-        drafts = [None if offer is PLAIN else draft(i) for i, offer in enumerate(offers)]
-        forest = controller.arrange(ROWS, drafts)
+        drafts = [None if offer == PLAIN else draft(i) for i, offer in enumerate(offers)]
+        forest = controller.arrange(plan, ROWS, drafts)
         tokens = np.arange(4 * DEPTHS * RANKS).reshape(4, DEPTHS, RANKS)
         trees = row_trees(forest, forest.num_nodes, tokens)
         for i, nodes in ((1, 3), (3, 5)):
@@ -35,19 +36,19 @@ def test_their_chain_is_what_they_asked_for(policy: str) -> None:
         if policy in ("fixed:2", "tree:4"):
             assert [trees[0].num_nodes, trees[2].num_nodes] == [int(policy[-1])] * 2
         shares = [
-            RowOutcome(row, offer, tree.num_nodes, min(tree.num_nodes, 1), 1)
-            for row, offer, tree in zip(ROWS, offers, trees, strict=True)
+            RowOutcome(row, offer, tree.num_nodes, min(tree.num_nodes, 1), 1, draft=one)
+            for row, offer, tree, one in zip(ROWS, offers, trees, drafts, strict=True)
         ]
-        controller.learn(StepOutcome(shares, 4 + forest.num_nodes, 10.0, 1.0))
+        controller.learn(StepOutcome(shares, 4 + forest.num_nodes, 10.0, 1.0, plan=plan))
 
 
 def test_limits_hold_for_them_too() -> None:
     controller = Controller("auto")
     rows = [Row("deep", 5, max_depth=2, nodes=5), Row("full", 5, max_nodes=1, nodes=5)]
-    forest = controller.arrange(rows, [draft(), draft()])
+    forest = controller.arrange(controller.plan(rows), rows, [draft(), draft()])
     assert np.bincount(forest.row).tolist() == [2, 1]
     nothing = [Row("end", max_depth=0, nodes=5), Row("unable", drafters=(), nodes=5)]
-    assert controller.offer(nothing) == [PLAIN, PLAIN]
+    assert controller.plan(nothing).offers == (PLAIN, PLAIN)
 
 
 def test_the_others_get_what_they_would_get_beside_plain_rows() -> None:
@@ -56,26 +57,21 @@ def test_the_others_get_what_they_would_get_beside_plain_rows() -> None:
         for controller in (mixed, apart):
             _warm(controller)
         plain = [ROWS[0], ROWS[2]._replace(num_pending=1)]
-        found = mixed.arrange(_offered(mixed, ROWS[:3]), [draft(0), draft(1), draft(2)])
+        found = mixed.arrange(mixed.plan(ROWS[:3]), ROWS[:3], [draft(0), draft(1), draft(2)])
         beside = [plain[0], Row("fixed", 5, num_pending=4, drafters=()), plain[1]]
-        want = apart.arrange(_offered(apart, beside), [draft(0), None, draft(2)])
+        want = apart.arrange(apart.plan(beside), beside, [draft(0), None, draft(2)])
         for row in (0, 2):
             assert found.score[found.row == row].tolist() == want.score[want.row == row].tolist()
         assert (found.row == 0).sum() > 0
-
-
-def _offered(controller: Controller, rows: list[Row]) -> list[Row]:
-    controller.offer(rows)
-    return rows
 
 
 def _warm(controller: Controller) -> None:
     """Enough steps for costs to be known, of rows without any wish."""
     rows = [Row("auto", 5), Row("also", 5), Row("third", 5)]
     for nodes in (0, 3, 9, 24):
-        controller.offer(rows)
+        plan = controller.plan(rows)
         shares = [RowOutcome(row, Offer("draft"), nodes, nodes // 2, nodes // 2 + 1) for row in rows]
-        controller.learn(StepOutcome(shares, 3 * (1 + nodes), 10.0 + 0.01 * nodes, 0.1))
+        controller.learn(StepOutcome(shares, 3 * (1 + nodes), 10.0 + 0.01 * nodes, 0.1, plan=plan))
 
 
 def test_their_losses_are_their_own() -> None:
@@ -83,8 +79,8 @@ def test_their_losses_are_their_own() -> None:
     _warm(controller)
     before = controller.experience.ledger.total.balance_ms
     row = Row("fixed", 5, nodes=8)
-    controller.offer([row])
-    controller.learn(StepOutcome([RowOutcome(row, Offer("draft", 8), 8, 0, 1)], 9, 11.0, 3.0))
+    plan = controller.plan([row])
+    controller.learn(StepOutcome([RowOutcome(row, Offer("draft", 8), 8, 0, 1)], 9, 11.0, 3.0, plan=plan))
     assert controller.experience.ledger.total.balance_ms == before
     assert controller.forget("fixed").balance_ms < 0
 

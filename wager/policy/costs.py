@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from wager.errors import ConfigError
-from wager.policy.base import FloatArray, IntArray, Offer, crowd_of
+from wager.policy.base import FloatArray, IntArray, Offer
 from wager.policy.cost_table import MAX_TOKENS, NEARLY_FLAT, SHIFT_STRIKES, CostCurve, CostTable, RobustTime
 
 __all__ = [
@@ -31,7 +31,14 @@ __all__ = [
 
 _PROMPT = 64  # tokens from which a pass pushes out of near memory what smaller ones read again and again;
 _COLD = 3  # passes behind such a one are slow for that, and say nothing of those to come
+_BELIEVED = 3  # drafts of a size that must be timed before it may be thought dearer than its neighbours say
+_START_RATE = 0.3  # share of the newest first draft in what such drafts take longer
 _SHORTER = 0.8  # of the next deeper draft's time: what a shorter one is taken to need until it was timed
+
+
+def octave_of(num_rows: int) -> int:
+    """Octaves of rows, by which times are known: 0 for 1, 1 for 2, 2 for 3 and 4, 3 for 5 to 8, ..."""
+    return max(num_rows - 1, 0).bit_length()
 
 
 _DraftKey = tuple[str, int, int]
@@ -94,6 +101,8 @@ class CostModel:
         self._near: dict[_DraftKey, list[_DraftKey]] = {}
         """For drafts that were not timed, those that were and come nearest."""
         """By drafter, depth asked for (0: all of it) and octave of rows."""
+        self._starts: dict[tuple[str, int], float] = {}
+        """Milliseconds by drafter and octave of rows."""
         self.measured = False
         """Whether any pass has been timed: until then every time is a guess."""
 
@@ -105,7 +114,7 @@ class CostModel:
                 self.measured = True
         for drafter, rows, depth, time_ms in drafts:
             if 0.0 < time_ms < math.inf:
-                key = (drafter, depth, crowd_of(rows))
+                key = (drafter, depth, octave_of(rows))
                 self._drafts.setdefault(key, RobustTime(time_ms, is_laid=True))
                 self._near.clear()
 
@@ -147,7 +156,7 @@ class CostModel:
     def observe_draft(self, drafter: str, rows: int, time_ms: float, depth: int = 0) -> None:
         """A draft pass for `rows` rows, of which `depth` guesses were asked (0: all), took `time_ms`."""
         if time_ms > 0 and math.isfinite(time_ms) and not self._cold:
-            key = (drafter, depth, crowd_of(rows))
+            key = (drafter, depth, octave_of(rows))
             if key in self._drafts:
                 self._drafts[key].observe(time_ms)
             else:
@@ -159,7 +168,7 @@ class CostModel:
         table = self._shape(rows, context_len).table()
         if not self._is_padded:
             return table
-        key = (crowd_of(rows), _context_range(context_len))
+        key = (octave_of(rows), context_range(context_len))
         known = self._curves.get(key)
         if known is None or known[0] is not table:
             known = self._curves[key] = (table, np.asarray(table[self._padded]))
@@ -178,9 +187,12 @@ class CostModel:
 
     def draft_ms(self, drafter: str, rows: int, context_len: int, depth: int = 0) -> float:
         """Time of one draft pass; a share of a plain pass, or of a deeper draft, until one was measured."""
-        octave = crowd_of(rows)
+        octave = octave_of(rows)
         own = self._drafts.get((drafter, depth, octave))
-        known = self._near_draft_ms(drafter, depth, octave) if own is None else own.value_ms
+        known = None if own is None else own.value_ms
+        if own is None or own.count < _BELIEVED:
+            near = self._near_draft_ms(drafter, depth, octave)
+            known = near if known is None or near is None else min(known, near)
         if known is not None:
             return known
         if depth:
@@ -209,6 +221,33 @@ class CostModel:
         name, _, octave = _together(rows_by_offer)
         self.observe_draft(name, 1 << octave, time_ms)
 
+    @property
+    def drafters(self) -> list[str]:
+        """Drafters of which some draft was timed."""
+        return list(dict.fromkeys(name for name, _, _ in self._drafts if "+" not in name))
+
+    def knows_draft(self, drafter: str) -> bool:
+        """Whether any draft of this drafter was timed."""
+        return any(key[0] == drafter for key in self._drafts)
+
+    def start_ms(self, drafter: str, rows: int) -> float | None:
+        """By how much a drafter's first draft behind steps without it is longer: it reads what it missed.
+
+        None before one was timed.
+        """
+        own = [key for key in self._starts if key[0] == drafter]
+        if not own:
+            return None
+        octave = octave_of(rows)
+        near = min(own, key=lambda key: abs(key[1] - octave))
+        return self._starts[near] * 2.0 ** (octave - near[1])
+
+    def observe_start(self, drafter: str, rows: int, more_ms: float) -> None:
+        """A first draft took so much longer than the drafts behind it do."""
+        key = (drafter, octave_of(rows))
+        before = self._starts.get(key, more_ms)
+        self._starts[key] = before + _START_RATE * (more_ms - before)
+
     def _near_draft_ms(self, drafter: str, depth: int, octave: int) -> float | None:
         """Of the same depth, between those of fewer and of more rows; for a whole draft any depth will do."""
         key = (drafter, depth, octave)
@@ -225,6 +264,7 @@ class CostModel:
         """The nearest drafts of fewer rows and of more that were timed, or one, or none."""
         own = [key for key in self._drafts if key[0] == drafter]
         near = [key for key in own if key[1] == depth] or ([] if depth else own)
+        near = [key for key in near if key[2] != octave] or near
         fewer = max((key for key in near if key[2] <= octave), key=_by_octave, default=None)
         more = min((key for key in near if key[2] >= octave), key=_by_octave, default=None)
         return [key for key in (fewer, more) if key is not None]
@@ -235,7 +275,7 @@ class CostModel:
         return max(1, num_tokens)
 
     def _shape(self, rows: int, context_len: int) -> CostTable:
-        key = (crowd_of(rows), _context_range(context_len))
+        key = (octave_of(rows), context_range(context_len))
         table = self._tables.get(key)
         if table is None:
             table = self._tables[key] = self._begun_as_nearest(key)
@@ -252,14 +292,14 @@ class CostModel:
 def _together(rows_by_offer: Mapping[Offer, int]) -> _DraftKey:
     """Under which the drafts of several drafters in one step are known."""
     names = {offer.drafter for offer in rows_by_offer if offer.drafter is not None}
-    return "+".join(sorted(names)), 0, crowd_of(sum(rows_by_offer.values()))
+    return "+".join(sorted(names)), 0, octave_of(sum(rows_by_offer.values()))
 
 
 def _by_octave(key: _DraftKey) -> int:
     return key[2]
 
 
-def _context_range(context_len: int) -> int:
+def context_range(context_len: int) -> int:
     """Ranges that double from 1,024 up: shorter contexts cost the same to within noise."""
     return max(context_len >> 10, 0).bit_length()
 

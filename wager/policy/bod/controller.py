@@ -2,7 +2,7 @@
 
 `bod_optimal_bet` answers for given numbers; `BODController` learns the numbers from observed cycles. A
 chain's bet counts the root here (guesses + 1), a tree's counts guesses. It knows no tokens, drafts or zero
-bet: the policy `bod` calls it and adds the zero. Mathematics in `bod_math.py`, estimators in `bod_fit.py`,
+bet: the policy `bod` calls it and adds the zero. Mathematics in `closed_form.py`, estimators in `fit.py`,
 the whole story in docs/bod.md.
 """
 
@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from wager.errors import ConfigError, InputError
-from wager.policy.bod_fit import AcceptanceFit, LineFit, RobustLineFit
-from wager.policy.bod_math import (
+from wager.policy.bod.closed_form import (
     BetRange,
     ChainGain,
     Choice,
@@ -25,6 +24,7 @@ from wager.policy.bod_math import (
     sweep_tree,
     throughput,
 )
+from wager.policy.bod.fit import AcceptanceFit, LineFit, RobustLineFit
 
 __all__ = ["BODConfig", "BODController", "BODObservation", "bod_optimal_bet"]
 

@@ -10,8 +10,8 @@ import pytest
 
 from wager.errors import ConfigError, InputError
 from wager.policy.bod import BODConfig, BODController, BODObservation, bod_optimal_bet
-from wager.policy.bod_fit import AcceptanceFit, LineFit, RobustLineFit
-from wager.policy.bod_math import ChainGain, Costs, TreeGain, throughput
+from wager.policy.bod.closed_form import ChainGain, Costs, TreeGain, throughput
+from wager.policy.bod.fit import AcceptanceFit, LineFit, RobustLineFit
 
 FACTORS = (0.1, 1.0, 10.0)
 

@@ -15,7 +15,7 @@ from wager.policy.base import PLAIN, Draft, Offer, Row, StepOutcome, fixed_fores
 from wager.tree import ROOT, Forest
 
 
-def any_asked(rows: Sequence[Row]) -> bool:
+def any_sized(rows: Sequence[Row]) -> bool:
     """Whether a row of this step sizes its own bet."""
     return any(row.nodes for row in rows)
 

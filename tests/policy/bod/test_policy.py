@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from tests.policy.situations import FLAT, STEEP, World, play, share, step
+from tests.policy.situations import FLAT, STEEP, World, bet, play, share, step
 from wager.policy import PLAIN, Controller, CostCurve, CostModel, Draft, Experience, Offer, Row
 from wager.policy.bod import BODConfig
-from wager.policy.bod_policy import BodPolicy
+from wager.policy.bod.policy import BodPolicy
 
 
 def bod(mode: str = "chain", points: dict[int, float] = FLAT) -> Controller:
@@ -17,24 +17,26 @@ def bod(mode: str = "chain", points: dict[int, float] = FLAT) -> Controller:
 
 def test_the_offer_asks_for_as_many_guesses_as_the_bet_has() -> None:
     controller = bod()
-    offer = controller.offer([Row("r")])[0]
-    bet = controller.policy.controller.optimal_bet()
-    assert offer == Offer("draft", bet - 1)
-    assert controller.arrange([Row("r")], [Draft("draft", 15)]).num_nodes == bet - 1
+    offer = controller.plan([Row("r")]).offers[0]
+    num_bet = controller.policy.controller.optimal_bet()
+    assert offer == Offer("draft", num_bet - 1)
+    assert bet(controller.policy, [Row("r")], [Draft("draft", 15)]).num_nodes == num_bet - 1
 
 
 def test_a_tree_bet_counts_nodes_alone() -> None:
     controller = bod("tree")
-    offer = controller.offer([Row("r")])[0]
+    offer = controller.plan([Row("r")]).offers[0]
     assert offer == Offer("draft", 0)
     logprobs = np.log(np.random.default_rng(0).dirichlet(np.ones(9), 15)[:, :8])
-    bet = controller.policy.controller.optimal_bet()
-    assert controller.arrange([Row("r")], [Draft("draft", 15, logprobs)]).num_nodes == bet
+    num_bet = controller.policy.controller.optimal_bet()
+    assert bet(controller.policy, [Row("r")], [Draft("draft", 15, logprobs)]).num_nodes == num_bet
 
 
 def test_rows_that_cannot_bet_stay_plain() -> None:
-    offers = bod().offer([Row("a", drafters=()), Row("b", max_depth=0), Row("c", max_nodes=0), Row("d")])
-    assert offers[:3] == [PLAIN] * 3
+    offers = (
+        bod().plan([Row("a", drafters=()), Row("b", max_depth=0), Row("c", max_nodes=0), Row("d")]).offers
+    )
+    assert offers[:3] == (PLAIN,) * 3
     assert offers[3].drafter == "draft"
 
 
@@ -74,9 +76,9 @@ def test_plain_steps_teach_the_controller_nothing() -> None:
 def test_each_row_of_a_batch_is_an_observation_and_one_bet_serves_all() -> None:
     controller = bod()
     rows = [Row("a"), Row("b"), Row("c", max_depth=1)]
-    offers = controller.offer(rows)
-    assert len(set(offers)) == 1
-    forest = controller.arrange(rows, [Draft("draft", 15)] * 3)
+    plan = controller.plan(rows)
+    assert len(set(plan.offers)) == 1
+    forest = controller.arrange(plan, rows, [Draft("draft", 15)] * 3)
     counts = np.bincount(forest.row, minlength=3).tolist()
     assert counts[0] == counts[1] > counts[2] == 1
     controller.learn(step(*(share(n, accepted=0, row=row) for n, row in zip(counts, rows, strict=True))))
@@ -90,9 +92,10 @@ def test_the_name_follows_the_configured_mode() -> None:
 
 def test_the_prediction_is_for_the_bet_that_was_chosen() -> None:
     controller = bod()
-    controller.offer([Row("a"), Row("b")])
+    prediction = controller.plan([Row("a"), Row("b")]).prediction
     policy = controller.policy
     assert isinstance(policy, BodPolicy)
-    bet = policy.controller.optimal_bet()
-    assert policy.prediction.tokens == pytest.approx(2 * policy.controller.gain.tokens(bet))
-    assert policy.prediction.time_ms == pytest.approx(policy.controller.costs.at(bet))
+    num_bet = policy.controller.optimal_bet()
+    assert prediction is not None
+    assert prediction.tokens == pytest.approx(2 * policy.controller.gain.tokens(num_bet))
+    assert prediction.time_ms == pytest.approx(policy.controller.costs.at(num_bet))

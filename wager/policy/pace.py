@@ -1,0 +1,75 @@
+"""The running speed-up of every request over plain decoding, S_r in the objective of auto.py.
+
+Times are those of the cost model, so that a stall does not move a speed-up. It knows no drafts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from wager.policy.base import Offer, Row, StepOutcome
+from wager.policy.costs import MAX_TOKENS, CostModel
+from wager.policy.experience import longest_context
+
+PACE_MEMORY = 0.99
+"""Share of its past that each further step leaves in a speed-up."""
+COMMON_PACE_STEPS = 20.0
+"""Plain steps that count as plain decoding before anything was seen."""
+OWN_PACE_STEPS = 8.0
+"""Plain steps after which a request's own speed-up counts as much as the common one."""
+HIGHEST_PACE = 4.0
+"""Speed-up above which a passage does not say what time is worth: copies reach 30 for a short while."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """Discounted plain time of the emitted tokens, and the time spent on them, both in plain steps."""
+
+    plain: float
+    spent: float
+
+    @property
+    def speedup(self) -> float:
+        return min(max(1.0, self.plain / self.spent), HIGHEST_PACE)
+
+    def add(self, plain: float, spent: float) -> None:
+        self.plain = PACE_MEMORY * self.plain + plain
+        self.spent = PACE_MEMORY * self.spent + spent
+
+
+class Paces:
+    """The pace of all requests together, and of each."""
+
+    def __init__(self) -> None:
+        self._common = Pace(COMMON_PACE_STEPS, COMMON_PACE_STEPS)
+        self._own: dict[Hashable, Pace] = {}
+
+    def speedups(self, rows: Sequence[Row]) -> list[float]:
+        """The speed-up of every row; a new request starts with the common one."""
+        common = self._common.speedup
+        own = [self._own.get(row.request_id) for row in rows]
+        return [common if pace is None else pace.speedup for pace in own]
+
+    def learn(self, outcome: StepOutcome, costs: CostModel) -> None:
+        """Take in a step of decoding rows; a step that reads a prompt says nothing of bets."""
+        shares = outcome.rows
+        if not shares or sum([share.row.emits for share in shares]) < len(shares):
+            return
+        num_rows, context_len = len(shares), longest_context([share.row for share in shares])
+        curve, offers = costs.curve(num_rows, context_len), dict[Offer, int]()
+        for share in shares:
+            if share.offer.drafter is not None:
+                offers[share.offer] = offers.get(share.offer, 0) + 1
+        spent_ms = float(curve[min(outcome.num_tokens, MAX_TOKENS)]) + costs.drafts_ms(offers, context_len)
+        spent = spent_ms / float(curve[min(num_rows, MAX_TOKENS)])
+        for share in shares:
+            own = self._own.get(share.row.request_id)
+            if own is None:
+                own = Pace(OWN_PACE_STEPS * self._common.speedup, OWN_PACE_STEPS)
+                self._own[share.row.request_id] = own
+            own.add(share.accepted + 1.0, spent)
+        self._common.add(sum([share.accepted + 1.0 for share in shares]) / num_rows, spent)
+
+    def forget(self, request_id: Hashable) -> None:
+        self._own.pop(request_id, None)
