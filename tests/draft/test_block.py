@@ -9,12 +9,15 @@ import torch
 from torch import Tensor
 
 from tests.draft.pair import HIDDEN, VOCAB, Face, block_net
+from tests.nn.tiny import save_drafter
 from wager.draft.base import DraftRow, KeptTokens, PoolShape, Proposal
 from wager.draft.block import BlockDrafter, BlockOptions
 from wager.errors import ConfigError, ModelError
 from wager.kvcache.pool import KVPool
+from wager.nn import kernels
 from wager.nn.batch import BlockBatch, BlockRow
-from wager.nn.models.dflash import DFlash
+from wager.nn.kernels import support
+from wager.nn.models.dflash import DFlash, load_drafter
 from wager.nn.noise import NoiseSource
 
 PAGE, BLOCK, LENGTH = 4, 8, 70
@@ -109,7 +112,7 @@ def test_any_history_gives_the_guesses_of_a_full_ingest(tmp_path: Path, case: st
         active = [text for text in texts if text.num_cached + 14 <= LENGTH]
         rows = [text.row(int(rng.integers(1, 5)), bool(rng.random() < 0.6)) for text in active]
         chosen = [(text, row) for text, row in zip(active, rows, strict=True) if rng.random() < 0.5]
-        for (text, row), got in zip(chosen, drafter.draft([row for _, row in chosen], NOISE), strict=True):
+        for (text, row), got in zip(chosen, drafter.propose([row for _, row in chosen], NOISE), strict=True):
             check(got, from_scratch(net, text, row))
             drafted += 1
         drafter.keep(
@@ -128,9 +131,9 @@ def test_rows_together_equal_rows_alone(tmp_path: Path) -> None:
     kept = [text.keep(count) for text, count in zip(texts, (9, 1, 30, 17), strict=True)]
     together.keep(kept)
     rows = [text.row(pending) for text, pending in zip(texts, (1, 2, 4, 3), strict=True)]
-    for row, drafter, item, got in zip(rows, alone, kept, together.draft(rows, NOISE), strict=True):
+    for row, drafter, item, got in zip(rows, alone, kept, together.propose(rows, NOISE), strict=True):
         drafter.keep([item])
-        want = drafter.draft([row], NOISE)[0]
+        want = drafter.propose([row], NOISE)[0]
         assert got is not None and want is not None and want.logprobs is not None
         assert got.token_ids.shape == (BLOCK - row.num_pending, 8)
         assert np.array_equal(got.token_ids, want.token_ids)
@@ -145,7 +148,7 @@ def test_features_that_are_part_of_a_pass_are_copied(tmp_path: Path) -> None:
     drafter.keep([KeptTokens(item.request_id, item.start, buffer[: len(item.features)], item.pages)])
     buffer.fill_(float("nan"))
     row = text.row(1)
-    check(drafter.draft([row], NOISE)[0], from_scratch(net, text, row))
+    check(drafter.propose([row], NOISE)[0], from_scratch(net, text, row))
 
 
 def test_a_smaller_depth_cuts_the_whole_block(tmp_path: Path) -> None:
@@ -153,8 +156,8 @@ def test_a_smaller_depth_cuts_the_whole_block(tmp_path: Path) -> None:
     drafter = make(net)
     drafter.keep([text.keep(6)])
     row = text.row(2, depth=3)
-    check(drafter.draft([row], NOISE)[0], from_scratch(net, text, row)[:3])
-    assert drafter.draft([text.row(2, depth=99)], NOISE)[0].token_ids.shape == (6, 8)
+    check(drafter.propose([row], NOISE)[0], from_scratch(net, text, row)[:3])
+    assert drafter.propose([text.row(2, depth=99)], NOISE)[0].token_ids.shape == (6, 8)
 
 
 def test_shorter_blocks_only_where_they_are_allowed(tmp_path: Path) -> None:
@@ -164,35 +167,35 @@ def test_shorter_blocks_only_where_they_are_allowed(tmp_path: Path) -> None:
     for depth, pending, length in ((3, 1, 4), (3, 2, 6), (5, 1, 6), (6, 1, 8), (0, 1, 8)):
         row = text.row(pending, depth=depth)
         want = from_scratch(net, text, row, length)
-        check(drafter.draft([row], NOISE)[0], want[: depth or None])
+        check(drafter.propose([row], NOISE)[0], want[: depth or None])
 
 
 def test_it_says_when_it_cannot_draft(tmp_path: Path) -> None:
     net, text = block_net(tmp_path), Text(0, np.random.default_rng(4))
     drafter = make(net, known_tokens=2)
-    assert drafter.can_draft(text.row(1))
+    assert drafter.can_propose(text.row(1))
     drafter.keep([text.keep(5)])
-    assert drafter.can_draft(text.row(2)) and not drafter.can_draft(text.row(3))
-    assert not drafter.can_draft(text.row(0))
-    assert not make(net, known_tokens=50).can_draft(Text(1, np.random.default_rng(0)).row(BLOCK))
+    assert drafter.can_propose(text.row(2)) and not drafter.can_propose(text.row(3))
+    assert not drafter.can_propose(text.row(0))
+    assert not make(net, known_tokens=50).can_propose(Text(1, np.random.default_rng(0)).row(BLOCK))
     text.num_cached += 1
-    assert not drafter.can_draft(text.row(1))
-    assert drafter.draft([text.row(1)], NOISE) == [None]
+    assert not drafter.can_propose(text.row(1))
+    assert drafter.propose([text.row(1)], NOISE) == [None]
     # Behind the gap nothing helps until the request is adopted anew.
     drafter.keep([text.keep(3)])
-    assert not drafter.can_draft(text.row(1))
+    assert not drafter.can_propose(text.row(1))
     drafter.adopt(text.name, text.num_cached)
-    assert drafter.can_draft(text.row(1))
+    assert drafter.can_propose(text.row(1))
     drafter.forget(text.name)
-    assert not drafter.can_draft(text.row(1))
+    assert not drafter.can_propose(text.row(1))
 
 
 def test_settled_pages_serve_another_request(tmp_path: Path) -> None:
     net, rng = block_net(tmp_path), np.random.default_rng(5)
     first, drafter = Text(0, rng), make(net)
     drafter.keep([first.keep(4), first.keep(7)])
-    assert drafter.settle(first.name, first.pages[:2], 8)
-    assert not drafter.settle(first.name, first.pages, 12)
+    assert drafter.prepare_sharing(first.name, first.pages[:2], 8)
+    assert not drafter.prepare_sharing(first.name, first.pages, 12)
     second = Text(1, rng)
     second.tokens[:8], second.features[:8], second.pages[:2] = (
         first.tokens[:8],
@@ -203,7 +206,7 @@ def test_settled_pages_serve_another_request(tmp_path: Path) -> None:
     second.num_cached = 8
     drafter.keep([second.keep(3)])
     rows = [first.row(1), second.row(2)]
-    for text, row, got in zip((first, second), rows, drafter.draft(rows, NOISE), strict=True):
+    for text, row, got in zip((first, second), rows, drafter.propose(rows, NOISE), strict=True):
         check(got, from_scratch(net, text, row))
 
 
@@ -214,7 +217,7 @@ def test_a_repeated_start_adds_only_what_is_new(tmp_path: Path) -> None:
     text.num_cached = 2
     drafter.keep([text.keep(6)])
     row = text.row(1)
-    check(drafter.draft([row], NOISE)[0], from_scratch(net, text, row))
+    check(drafter.propose([row], NOISE)[0], from_scratch(net, text, row))
 
 
 def test_a_failed_pass_leaves_the_context_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,9 +227,9 @@ def test_a_failed_pass_leaves_the_context_as_it_was(tmp_path: Path, monkeypatch:
     with monkeypatch.context() as patch:
         patch.setattr(net, "ingest", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            drafter.draft([text.row(1)], NOISE)
+            drafter.propose([text.row(1)], NOISE)
     row = text.row(1)
-    check(drafter.draft([row], NOISE)[0], from_scratch(net, text, row))
+    check(drafter.propose([row], NOISE)[0], from_scratch(net, text, row))
 
 
 def test_a_misfit_is_refused_by_name(tmp_path: Path) -> None:
@@ -242,6 +245,49 @@ def test_a_misfit_is_refused_by_name(tmp_path: Path) -> None:
     assert described["block_size"] == BLOCK and described["rope_theta"] == 10_000.0
 
 
+@pytest.fixture
+def kernel_net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DFlash:
+    """A network in float32 on a device that counts as one with kernels."""
+    monkeypatch.setattr(kernels, "has_kernels", lambda device: True)
+    save_drafter(tmp_path)
+    return load_drafter(tmp_path, torch.float32, layout="out_in")
+
+
+@pytest.mark.parametrize(
+    ("limit", "options", "said"),
+    [
+        ("", {"ranks": 65}, "64 candidates per token, not 65"),
+        ("MAX_VOCAB", {}, "3 tokens in a vocabulary"),
+        ("MAX_POOL_VALUES", {}, "K/V pools of up to 0 tokens"),
+    ],
+)
+def test_what_the_kernels_cannot_rank_or_address_runs_by_plain_torch(
+    kernel_net: DFlash,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    limit: str,
+    options: dict[str, int],
+    said: str,
+) -> None:
+    if limit:
+        monkeypatch.setattr(support, limit, 3)
+    with caplog.at_level("WARNING"):
+        drafter = BlockDrafter(kernel_net, FACE, SHAPE, BlockOptions(**options))  # type: ignore[arg-type]
+    assert drafter.device is None and said in drafter.kernel_refusal
+    assert f"plain torch: {drafter.kernel_refusal}" in caplog.text
+    assert drafter.describe()["kernel_refusal"] == drafter.kernel_refusal
+    off = BlockDrafter(kernel_net, FACE, SHAPE, BlockOptions(kernels="off", **options))  # type: ignore[arg-type]
+    assert off.device is None and not off.kernel_refusal
+
+
+def test_narrow_weights_without_other_passes_are_refused(
+    kernel_net: DFlash, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DFlash, "has_plain_passes", False)
+    with pytest.raises(ModelError, match=r"few bits need kernels: .* 64 candidates"):
+        BlockDrafter(kernel_net, FACE, SHAPE, BlockOptions(ranks=65))
+
+
 def test_on_a_device_features_wait_until_somebody_drafts_or_there_are_too_many(
     tmp_path: Path,
 ) -> None:
@@ -252,7 +298,7 @@ def test_on_a_device_features_wait_until_somebody_drafts_or_there_are_too_many(
 
     drafter, read = make(block_net(tmp_path)), list[list[int]]()
     drafter.device = Device()  # type: ignore[assignment]
-    drafter._ingest = lambda portions: read.append([p.stop for p in portions])  # type: ignore[method-assign, assignment]
+    drafter._read_in = lambda portions: read.append([p.stop for p in portions])  # type: ignore[method-assign, assignment]
     one = torch.zeros(1, 1)
 
     def keep(*tokens: tuple[str, int], shared: str = "") -> None:

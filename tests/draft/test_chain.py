@@ -76,7 +76,7 @@ def test_any_history_gives_the_models_own_continuation(model: Decoder, seed: int
             for name, text in enumerate(texts)
             if rng.random() < 0.7
         ]
-        got = drafter.draft(rows, NOISE)
+        got = drafter.propose(rows, NOISE)
         for row, proposal in zip(rows, got, strict=True):
             check(model, row, proposal, row.depth or 5)
             accepted = int(rng.integers(0, len(proposal.token_ids) + 1))
@@ -95,11 +95,11 @@ def test_a_sequence_that_is_stored_to_its_end_is_drafted_again(model: Decoder) -
     rng = np.random.default_rng(3)
     drafter, pages = make(model), pages_of(0, rng)
     row = DraftRow(0, [3, 4, 5], 1, pages)
-    proposal = drafter.draft([row], NOISE)[0]
+    proposal = drafter.propose([row], NOISE)[0]
     check(model, row, proposal, 5)
     for kept in (2, 2):
         row = DraftRow(0, [3, 4, 5, *proposal.token_ids[:kept, 0].tolist()], 1, pages)
-        check(model, row, drafter.draft([row], NOISE)[0], 5)
+        check(model, row, drafter.propose([row], NOISE)[0], 5)
 
 
 def test_where_the_pages_end_the_chain_ends(model: Decoder) -> None:
@@ -107,19 +107,19 @@ def test_where_the_pages_end_the_chain_ends(model: Decoder) -> None:
     tokens = [int(token) for token in np.random.default_rng(4).integers(0, VOCAB, 6)]
     for count, depth in ((3, 5), (2, 3)):
         row = DraftRow(count, tokens, 1, [7, 2, 9][:count])
-        check(model, row, drafter.draft([row], NOISE)[0], depth)
+        check(model, row, drafter.propose([row], NOISE)[0], depth)
     short = DraftRow("short", tokens, 2, [7])
-    assert not drafter.can_draft(short)
-    assert drafter.draft([short], NOISE) == [None]
+    assert not drafter.can_propose(short)
+    assert drafter.propose([short], NOISE) == [None]
     full = DraftRow("full", [*tokens, 1, 2], 1, [4, 5])
-    check(model, full, drafter.draft([short, full], NOISE)[1], 1)
+    check(model, full, drafter.propose([short, full], NOISE)[1], 1)
 
 
 def test_it_stops_at_the_models_last_position(tmp_path: Path) -> None:
     model = chain_model(tmp_path, **SMALL, max_position_embeddings=8)
     drafter, pages = make(model), list(range(10))
-    assert drafter.draft([DraftRow(0, [1] * 7, 1, pages)], NOISE)[0].token_ids.shape == (2, 4)
-    assert not drafter.can_draft(DraftRow(0, [1] * 9, 1, pages))
+    assert drafter.propose([DraftRow(0, [1] * 7, 1, pages)], NOISE)[0].token_ids.shape == (2, 4)
+    assert not drafter.can_propose(DraftRow(0, [1] * 9, 1, pages))
 
 
 def fed_tokens(drafter: ChainDrafter, row: DraftRow, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -127,7 +127,7 @@ def fed_tokens(drafter: ChainDrafter, row: DraftRow, monkeypatch: pytest.MonkeyP
     fed, forward = [], drafter.model.forward
     with monkeypatch.context() as patch:
         patch.setattr(drafter.model, "forward", lambda batch, pool: fed.append(batch) or forward(batch, pool))
-        check(drafter.model, row, drafter.draft([row], NOISE)[0], 5)
+        check(drafter.model, row, drafter.propose([row], NOISE)[0], 5)
     return fed[0].num_tokens
 
 
@@ -149,7 +149,7 @@ def test_what_a_page_holds_is_found_again(model: Decoder, monkeypatch: pytest.Mo
 
 def test_pages_it_never_wrote_are_not_trusted(model: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     drafter = make(model)
-    assert drafter.settle(0, [0, 1], 8)
+    assert drafter.prepare_sharing(0, [0, 1], 8)
     drafter.adopt(0, 8)
     assert fed_tokens(drafter, DraftRow(0, list(range(9)), 1, list(range(6))), monkeypatch) == 9
 
@@ -159,7 +159,7 @@ def test_pages_written_since_are_not_trusted(model: Decoder, monkeypatch: pytest
     old = DraftRow(0, list(range(12)), 1, [0, 1, 2, 3, 4])
     assert fed_tokens(drafter, old, monkeypatch) == 12
     drafter.forget(0)
-    check(model, other := DraftRow(1, [7, 8, 9], 1, [5, 1, 2]), drafter.draft([other], NOISE)[0], 5)
+    check(model, other := DraftRow(1, [7, 8, 9], 1, [5, 1, 2]), drafter.propose([other], NOISE)[0], 5)
     assert fed_tokens(drafter, old, monkeypatch) == 8
 
 
@@ -174,10 +174,10 @@ def test_after_a_failed_pass_nothing_it_wrote_is_trusted(
     with monkeypatch.context() as patch:
         patch.setattr(model, "forward", lambda batch, pool: forward(batch, pool) and 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            drafter.draft([new], NOISE)
+            drafter.propose([new], NOISE)
     assert fed_tokens(drafter, old, monkeypatch) == 4
     drafter.forget(0)
-    check(model, new, drafter.draft([new], NOISE)[0], 5)
+    check(model, new, drafter.propose([new], NOISE)[0], 5)
 
 
 def test_guesses_that_came_true_fill_pages_for_others(
@@ -185,7 +185,7 @@ def test_guesses_that_came_true_fill_pages_for_others(
 ) -> None:
     drafter, pages = make(model), list(range(8))
     row = DraftRow(0, [3, 4, 5], 1, pages)
-    guesses = drafter.draft([row], NOISE)[0].token_ids[:, 0].tolist()
+    guesses = drafter.propose([row], NOISE)[0].token_ids[:, 0].tolist()
     text = [3, 4, 5, *guesses]
     assert fed_tokens(drafter, DraftRow(0, [*text, 1], 1, pages), monkeypatch) == 2
     drafter.adopt(1, 8)
@@ -205,11 +205,11 @@ def test_a_smaller_vocabulary_takes_its_part_of_the_noise(tmp_path: Path) -> Non
     model = chain_model(tmp_path, **SMALL, vocab_size=61)
     row = DraftRow(0, [5, 6, 60], 1, [1, 2, 3], temperature=0.7, seed=9)
     drafter = make(model)
-    check(model, row, drafter.draft([row], NOISE)[0], 5)
+    check(model, row, drafter.propose([row], NOISE)[0], 5)
     unknown = DraftRow(1, [5, 61, 6], 1, [11, 12, 13])
-    assert drafter.draft([unknown, row], NOISE)[0] is None
+    assert drafter.propose([unknown, row], NOISE)[0] is None
     longer = DraftRow(1, [5, 61, 6, 7], 1, [11, 12, 13])
-    assert drafter.draft([longer, row], NOISE)[0] is None
+    assert drafter.propose([longer, row], NOISE)[0] is None
 
 
 def test_misfits_are_refused_by_name(tmp_path: Path, model: Decoder) -> None:

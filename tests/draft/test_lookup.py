@@ -16,8 +16,8 @@ TOKENS = st.lists(st.integers(0, 3), min_size=1, max_size=60)
 
 def ask(drafter: LookupDrafter, tokens: list[int], name: str = "a", depth: int = 0) -> Proposal | None:
     row = DraftRow(name, tokens, 1, [], depth=depth)
-    proposal = drafter.draft([row], NOISE)[0]
-    assert drafter.can_draft(row) == (proposal is not None)
+    proposal = drafter.propose([row], NOISE)[0]
+    assert drafter.can_propose(row) == (proposal is not None)
     return proposal
 
 
@@ -55,7 +55,7 @@ def test_a_copy_behind_a_long_tail_is_of_another_grade(tokens: list[int], shorte
     drafter, row, tail = LookupDrafter(shortest, 5), DraftRow("a", tokens, 1, []), tokens[-5:]
     is_long = len(tail) == 5 and tail in [tokens[start : start + 5] for start in range(len(tokens) - 5)]
     assert bool(drafter.grade(row)) is is_long
-    assert drafter.can_draft(row) or not is_long
+    assert drafter.can_propose(row) or not is_long
 
 
 @pytest.mark.parametrize(("length", "grade", "count"), [(2, "", 6), (4, "", 12), (5, "/long", 15)])
@@ -72,10 +72,10 @@ def test_a_copy_that_goes_on_is_of_the_last_grade_soon() -> None:
     row = DraftRow("a", tokens, 1, [])
     assert drafter.grade(row) == "/long"
     # The token behind six that stood, and what is guessed behind those seventeen: all that is ever copied.
-    assert drafter.goes_on(row, 6) == text[16 : 17 + 32]
+    assert drafter.continuation(row, 6) == text[16 : 17 + 32]
     grown = DraftRow("a", [*tokens, *range(10, 17)], 1, [])
     assert drafter.grade(grown) == "/run"
-    (proposal,) = drafter.draft([grown], NOISE)
+    (proposal,) = drafter.propose([grown], NOISE)
     assert proposal is not None and proposal.token_ids[:, 0].tolist() == text[17 : 17 + 32]
 
 
@@ -126,7 +126,7 @@ def test_requests_do_not_see_each_other_and_are_indexed_anew() -> None:
 
 
 def test_numpy_tokens_are_as_good_as_lists() -> None:
-    proposal = LookupDrafter().draft([DraftRow("a", np.array([1, 2, 3, 1, 2]), 1, [])], NOISE)[0]
+    proposal = LookupDrafter().propose([DraftRow("a", np.array([1, 2, 3, 1, 2]), 1, [])], NOISE)[0]
     assert proposal is not None and proposal.token_ids[:3, 0].tolist() == [3, 1, 2]
     assert copy_on([4, 5, 6], 1, 5) == [5, 6, 5, 6, 5]
 

@@ -15,7 +15,7 @@ from wager.errors import ConfigError, DrafterError, ModelError
 from wager.nn.noise import NoiseSource
 
 SHAPE = PoolShape(8, 4)
-METHODS = ("can_draft", "draft", "keep", "settle", "adopt", "forget", "describe")
+METHODS = ("can_propose", "propose", "keep", "prepare_sharing", "adopt", "forget", "describe")
 
 
 def test_kinds_by_name() -> None:
@@ -26,9 +26,9 @@ def test_kinds_by_name() -> None:
 
 def test_no_drafter_has_no_guess() -> None:
     drafter, row = make_drafter(None, Face(), SHAPE), DraftRow(0, [1, 2, 1, 2], 1, [])
-    assert not drafter.can_draft(row)
-    assert drafter.draft([row, row], NoiseSource(4)) == [None, None]
-    assert drafter.settle(0, [], 4)
+    assert not drafter.can_propose(row)
+    assert drafter.propose([row, row], NoiseSource(4)) == [None, None]
+    assert drafter.prepare_sharing(0, [], 4)
 
 
 def test_a_folder_tells_its_kind(tmp_path: Path) -> None:

@@ -202,7 +202,7 @@ def test_a_failing_target_fails_its_requests_not_the_engine(world: World) -> Non
     assert llm.generate([3, 4, 5], PARAMS)[0].token_ids == want.token_ids
 
 
-@pytest.mark.parametrize("method", ["draft", "can_draft", "keep", "settle"])
+@pytest.mark.parametrize("method", ["propose", "can_propose", "keep", "prepare_sharing"])
 @pytest.mark.parametrize("drafter", ["chain", "block"])
 def test_a_failing_drafter_costs_its_rows_their_bets(world: World, drafter: str, method: str) -> None:
     jobs = [Job(prompt(i, 12 + i), PARAMS) for i in range(4)]

@@ -26,7 +26,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A place for calibrations, and a machine that is calm whatever else it runs."""
     monkeypatch.setattr(cost_file, "folder", lambda: tmp_path)
     monkeypatch.setattr(calibrate, "_is_busy", lambda: False)
-    monkeypatch.setattr("wager.engine.cost_sweep.Sweep.is_restless", False)
+    monkeypatch.setattr("wager.engine.cost_sweep.Sweep.is_unsteady", False)
     return tmp_path
 
 
@@ -146,7 +146,7 @@ def test_a_run_that_fails_ends_the_runs_and_nothing_else(
 
 
 def test_a_busy_machine_is_not_kept(kept: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wager.engine.cost_sweep.Sweep.is_restless", True)
+    monkeypatch.setattr("wager.engine.cost_sweep.Sweep.is_unsteady", True)
     engine = engine_of(world)
     spend(engine)
     assert not list(kept.iterdir())
@@ -222,8 +222,8 @@ def test_a_place_that_cannot_be_written_is_no_failure(
 @pytest.mark.parametrize(
     ("seconds", "words"), [(-3.0, "0 seconds"), (90.0, "90 seconds"), (7300.0, "2 hours"), (9e5, "10 days")]
 )
-def test_ages_are_spoken_in_their_largest_unit(seconds: float, words: str) -> None:
-    assert cost_file.spoken(seconds) == words
+def test_ages_are_format_duration_in_their_largest_unit(seconds: float, words: str) -> None:
+    assert cost_file.format_duration(seconds) == words
 
 
 @pytest.mark.parametrize("num_nodes", [0, 1, 2, 9])

@@ -75,7 +75,7 @@ def test_every_case_gives_one_time_and_short_drafts_are_timed_too() -> None:
     assert all(one.time_ms == pytest.approx(5.0 + 0.1 * one.num_tokens) for one in sweep.passes)
     assert {(one.drafter, one.depth) for one in sweep.drafts} == {("block", depth) for depth in (0, 8, 4)}
     assert {one.rows for one in sweep.drafts} == {1, 4, 16, 64}
-    assert not sweep.is_restless
+    assert not sweep.is_unsteady
 
 
 def test_memory_and_context_bound_it() -> None:
@@ -110,5 +110,5 @@ def test_the_cold_run_and_one_stall_do_not_count() -> None:
 def test_a_busy_machine_is_not_believed() -> None:
     count = iter(range(10**6))
     scattered = swept(Clock(lambda size: 5.0 + 4.0 * (next(count) % 3)))
-    assert scattered.is_restless
-    assert swept(Clock(lambda size: 20.0 if size == 2 else 5.0 + 0.1 * size)).is_restless
+    assert scattered.is_unsteady
+    assert swept(Clock(lambda size: 20.0 if size == 2 else 5.0 + 0.1 * size)).is_unsteady

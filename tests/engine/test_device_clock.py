@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from wager.engine.device_clock import DeviceClock
-from wager.nn.kernels.capture import Captured
+from wager.nn.kernels.capture import GraphCache
 
 
 class Device:
@@ -88,7 +88,7 @@ def test_a_reset_forgets_what_is_under_way(device: Device) -> None:
 
 
 def test_passes_that_are_watched_are_timed(device: Device) -> None:
-    clock, passes, calls = DeviceClock(device.event), Captured(torch.device("cpu")), itertools.count(1)
+    clock, passes, calls = DeviceClock(device.event), GraphCache(torch.device("cpu")), itertools.count(1)
 
     def call() -> None:
         device.now_ms += next(calls)

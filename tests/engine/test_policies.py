@@ -42,7 +42,7 @@ def test_plain_rows_ask_for_no_confidence(world: World) -> None:
 def test_a_chain_asks_nobody_behind_a_drafter_that_can(world: World, policy: str, asks: bool) -> None:
     engine = make_engine(world, "block", policy)
     lookup = engine.drafters["lookup"] = LookupDrafter()
-    with patch.object(lookup, "can_draft", wraps=lookup.can_draft) as asked:
+    with patch.object(lookup, "can_propose", wraps=lookup.can_propose) as asked:
         run = drive(engine, {0: [(0, LOOPING)]}, {})
     assert sum(report.num_drafting for report in run.reports) > 0
     # Before the first pass the block drafter has read nothing and cannot.

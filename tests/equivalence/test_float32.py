@@ -26,18 +26,18 @@ def record_gaps(engine: Engine) -> list[float]:
     """Gaps between the two best final scores of every token that a plain engine chooses from now on."""
     gaps: list[float] = []
     sampler = engine.sampler
-    choose = sampler.choose
+    launch = sampler.launch
 
-    def choose_and_note(logits: Any, rows: list[ChoiceRow], *others: Any) -> Any:
+    def launch_and_note(logits: Any, rows: list[ChoiceRow], *others: Any) -> Any:
         (row,) = rows
         seen: list[Any] = [logits.double()]
         if not row.is_plain:
             seen = _final_scores(sampler, logits, row)
         best = seen[-1].topk(2).values[0]
         gaps.append(float(best[0] - best[1]))
-        return choose(logits, rows, *others)
+        return launch(logits, rows, *others)
 
-    sampler.choose = choose_and_note  # type: ignore[method-assign]
+    sampler.launch = launch_and_note  # type: ignore[method-assign]
     return gaps
 
 

@@ -250,8 +250,8 @@ def test_a_model_without_a_tokenizer_refuses_grammars(world: World) -> None:
 def test_rows_without_a_grammar_are_not_masked(worded: World, monkeypatch: pytest.MonkeyPatch) -> None:
     engine: Engine = make_engine(worded, "chain", "fixed:3")
     seen: list[Any] = []
-    choose = engine.sampler.choose
-    monkeypatch.setattr(engine.sampler, "choose", lambda *args: seen.extend(args[1]) or choose(*args))
+    launch = engine.sampler.launch
+    monkeypatch.setattr(engine.sampler, "launch", lambda *args: seen.extend(args[1]) or launch(*args))
     jobs = [
         Job(prompt(1, 9), SamplingParams(max_tokens=8)),
         Job(prompt(2, 9), SamplingParams(max_tokens=8, grammar=OBJECT)),

@@ -151,7 +151,7 @@ def is_clean(engine: Engine) -> bool:
     return (
         memory.allocator.num_used == kept
         and not any(states)
-        and not engine.hindsight._open
+        and not engine.draft_outcomes._open
         and not engine.controller.experience.ledger.requests
         and not engine.scheduler.running
         and not engine.scheduler.waiting

@@ -1,93 +1,75 @@
 """The DFlash drafter: a whole block of guesses in one pass, from the target's own hidden features.
 
-Per request it keeps how far its context reaches and the features that wait behind that; they are turned into
-keys and values when the request drafts again, all rows in one call. A block is [pending tokens, MASK ...]
-right behind the context; guesses are read behind the last pending token, and each depth is a marginal. The
-whole block is drafted even where fewer guesses are asked for, because drafting fewer masks than trained
-changes the guesses. Embedding and head are the target's; does not know what is verified.
+For each request it records how far its context reaches and keeps the features that wait behind that. They are
+turned into keys and values when the request drafts again, for all rows in one call. A block is [pending
+tokens, MASK ...] right behind the context. The guesses are read behind the last pending token, and the
+candidates of each depth do not depend on those above. The whole block is drafted even if fewer guesses are
+asked for, because drafting fewer masks than in training changes the guesses. Embedding and head are the
+target's.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from wager.draft.base import DraftRow, KeptTokens, PoolShape, Proposal, TargetFace, Unseen, Verified
+from wager.draft.base import Drafter, DraftRow, KeptTokens, PoolShape, Proposal, TargetInterface
+from wager.draft.block_jobs import Job
 from wager.draft.context import FeatureContext
-from wager.draft.intake import Portion, pieces_of
+from wager.draft.feature_pieces import Portion, pieces_of
 from wager.draft.scores import HostTop, Span, best, noised, to_host
-from wager.errors import ConfigError
+from wager.errors import ConfigError, ModelError
 from wager.kvcache.pool import KVPool, PageIds, slot_ids
-from wager.nn import kernels
 from wager.nn.batch import BlockBatch, BlockRow
+from wager.nn.kernels.support import pool_refusal, ranking_refusal
 from wager.nn.models.dflash import DFlash, check_pair
 from wager.nn.noise import NoiseSource
 
 if TYPE_CHECKING:
-    from wager.draft.block_device import BlockDevice
+    from wager.draft.block_prelaunch import BlockPrelaunch
 
-MOST_AT_ONCE = 512
+log = logging.getLogger(__name__)
+
+READ_IN_TOKENS = 512
 """Tokens whose waiting features are read in at once on a device, unless one request has more."""
-Int64Array = npt.NDArray[np.int64]
-StartKey: TypeAlias = tuple[Hashable, int, tuple[int, ...]]
-"""A request, how much of it is cached, and its pending tokens."""
 
 
 @dataclass(frozen=True)
 class BlockOptions:
-    """How a block drafter is used.
-
-    `known_tokens`: the most pending tokens it was trained with. `block_lengths`: shorter blocks it was
-    trained with, used where they suffice. `max_waiting`: features of so many tokens may wait per request;
-    past that they are ingested at once. That bounds their memory, and a prompt's features come in with the
-    prompt instead of with the first draft, whose price would silence a request before it has won anything.
-    On a device, where reading them in takes little time, more may wait.
-    """
+    """How a block drafter is used."""
 
     known_tokens: int = 1
+    """The most pending tokens in front of the masks, as in training."""
     block_lengths: tuple[int, ...] = ()
+    """Shorter blocks that occurred in training; one is used where it is long enough."""
     ranks: int = 8
+    """The candidates at each depth."""
     max_waiting: int = 32
+    """Tokens of one request whose features may wait on a path without kernels; more are read in at once.
+
+    That bounds their memory, and a prompt's features are read with the prompt: the first draft of a request
+    would otherwise take so long that the policy would stop drafting for it.
+    """
     kernels: str = "auto"
-    """How passes run on a CUDA device: as the config field of that name says."""
+    """The config field of that name: how passes run on a CUDA device."""
 
 
-class Job(NamedTuple):
-    """One row of a draft: its place among the rows, the length of its block, the guesses read from it."""
-
-    place: int
-    row: DraftRow
-    context_len: int
-    pending: tuple[int, ...]
-    length: int
-    depth: int
-
-
-class DeviceJob(NamedTuple):
-    """A row that asks for guesses, how many of its tokens are in the cache, and those behind them."""
-
-    row: DraftRow
-    context_len: int
-    pending: tuple[int, ...] = ()
-    """Empty where only the device knows them."""
-
-
-class BlockDrafter:
+class BlockDrafter(Drafter):
     """A loaded DFlash network with its context pool."""
 
     name = "block"
     uses_noise = True
-    is_instant = False
+    device: BlockPrelaunch | None
 
     def __init__(
-        self, net: DFlash, target: TargetFace, shape: PoolShape, options: BlockOptions | None = None
+        self, net: DFlash, target: TargetInterface, shape: PoolShape, options: BlockOptions | None = None
     ) -> None:
         """Raises ModelError naming what does not fit the target, ConfigError naming a bad option."""
         self.options = options or BlockOptions()
@@ -97,124 +79,87 @@ class BlockDrafter:
         self.feature_layers = net.spec.target_layer_ids
         self.pool = KVPool(net.pool_spec(shape.num_pages, shape.page_size))
         self._contexts: dict[Hashable, FeatureContext] = {}
-        self.device = _make_device(net, target, self.pool, shape, self.options)
-        self._started: dict[StartKey, int] = {}
-        """The blocks of the latest draft on the device, by what they are for."""
-        self._followed: dict[Hashable, int] = {}
-        """The blocks of the latest draft that has followed a pass, by their requests."""
+        self.kernel_refusal = self._find_kernel_refusal()
+        """The reason why the device's kernels do not run the drafts; empty if they do or there are none."""
+        self.device = None if self._lacks_kernels else _make_device(self, shape)
         whole = net.spec.block_size
         self._lengths = [whole] if self.device else sorted({*self.options.block_lengths, whole})
 
-    def can_draft(self, row: DraftRow) -> bool:
-        """Whether the pending tokens are as few as it was trained with and its context is whole."""
+    @property
+    def _lacks_kernels(self) -> bool:
+        return self.options.kernels == "off" or self.net.weights is None or bool(self.kernel_refusal)
+
+    def _find_kernel_refusal(self) -> str:
+        """Looks for what the kernels cannot do here; raises ModelError if the drafter has no other passes."""
+        if self.options.kernels == "off":
+            return ""
+        if self.net.weights is None:
+            return self.net.kernel_refusal
+        reason = ranking_refusal(self.options.ranks, self.target.vocab_size) or pool_refusal(
+            self.pool.num_slots, self.spec.head_dim
+        )
+        if reason and not self.net.has_plain_passes:
+            raise ModelError(f"drafter weights in few bits need kernels: {reason}")
+        if reason:
+            log.warning("the block drafter runs by plain torch: %s", reason)
+        return reason
+
+    def can_propose(self, row: DraftRow) -> bool:
+        """Whether there are as few pending tokens as in training, and the context has no gap."""
         context, pending = self._contexts.get(row.request_id), row.num_pending
         if not 1 <= pending <= self.options.known_tokens or pending >= self.spec.block_size:
             return False
         return (context.num_known if context else 0) == len(row.tokens) - pending
 
-    def grade(self, row: DraftRow) -> str:
-        return ""
-
     @torch.inference_mode()
-    def draft(self, rows: Sequence[DraftRow], noise: NoiseSource) -> list[Proposal | None]:
-        """First what waits for these rows, in one call; then one pass over all blocks."""
-        jobs = self._jobs(rows)
+    def propose(self, rows: Sequence[DraftRow], noise: NoiseSource) -> list[Proposal | None]:
+        """Reads in the features that wait for these rows, in one call, then runs one pass over all blocks."""
+        jobs = self.jobs(rows)
         proposals: list[Proposal | None] = [None] * len(rows)
-        if jobs and self.device is not None and self.device.fits(_asked(jobs)):
-            blocks = self._launch(jobs, self.device)
-            top, length = self.device.result(), self.spec.block_size
-            for job, block in zip(jobs, blocks, strict=True):
-                first = block * length + job.row.num_pending
-                cut = slice(first, first + job.depth)
-                proposals[job.place] = Proposal(top.token_ids[cut], top.logprobs[cut])
-        elif jobs:
-            self._ingest_for(jobs)
-            top = self._guess(jobs, noise)
-            start = 0
-            for job in jobs:
-                cut = slice(start, start + job.depth)
-                proposals[job.place] = Proposal(top.token_ids[cut], top.logprobs[cut])
-                start += job.depth
+        if not jobs:
+            return proposals
+        by_kernels = self.device is not None and self.device.fits(jobs)
+        found = (
+            self.device.propose(jobs) if self.device and by_kernels else self._propose_plainly(jobs, noise)
+        )
+        for job, proposal in zip(jobs, found, strict=True):
+            proposals[job.place] = proposal
         return proposals
 
-    def goes_on(self, row: DraftRow, num_stood: int) -> Sequence[int] | None:
-        return None
-
-    @torch.inference_mode()
-    def start(self, rows: Sequence[DraftRow]) -> None:
-        """On a device with kernels the pass is launched; nothing waits for it."""
-        if self.device is not None:
-            jobs = self._jobs(rows)
-            if jobs and self.device.fits(_asked(jobs)):
-                self._launch(jobs, self.device)
-
-    def unseen(self, rows: Sequence[DraftRow]) -> Unseen | None:
-        """On a device with kernels, where the draft has a block for every row."""
-        jobs = self._jobs(rows) if self.device is not None else []
-        if self.device is None or len(jobs) < len(rows) or not self.device.fits(_asked(jobs)):
-            return None
-        blocks, length = self._launch(jobs, self.device), self.spec.block_size
-        lines = [block * length + job.row.num_pending for job, block in zip(jobs, blocks, strict=True)]
-        return Unseen(self.device.top, lines, [job.depth for job in jobs])
-
-    @torch.inference_mode()
-    def follow(self, verified: Verified) -> Tensor | None:
-        """On a device with kernels, where nothing waits to be ingested before this pass."""
-        if self.device is None or not all(self._is_up_to_date(row) for row, *_ in verified.rows):
-            return None
-        self._started = {}
-        self._followed = {row.request_id: block for block, (row, *_) in enumerate(verified.rows)}
-        return self.device.follow(verified)
-
-    def _is_up_to_date(self, row: DraftRow) -> bool:
-        context = self._contexts.get(row.request_id)
-        return context is not None and not context.num_waiting and self.can_draft(row)
-
-    def confirm(self, request_id: Hashable, context_len: int, pending: int) -> None:
-        self._context(request_id).watermark = context_len
-        self._started[request_id, context_len, (pending,)] = self._followed[request_id]
-
-    def _launch(self, jobs: Sequence[Job], device: BlockDevice) -> list[int]:
-        """A draft for these jobs, unless the one under way holds them all; returns their blocks in it."""
-        keys = [_key(job) for job in jobs]
-        blocks = [self._started.get(key, -1) for key in keys]
-        if min(blocks) >= 0:
-            return blocks
-        self._started = {}
-        with torch.inference_mode():
-            self._ingest_for(jobs)
-            device.launch(_asked(jobs))
-        self._started = {key: index for index, key in enumerate(keys)}
-        return list(range(len(jobs)))
-
-    def _ingest_for(self, jobs: Sequence[Job]) -> None:
-        self._ingest([Portion(self._context(j.row.request_id), j.row.pages, j.context_len) for j in jobs])
+    def _propose_plainly(self, jobs: Sequence[Job], noise: NoiseSource) -> list[Proposal]:
+        """By plain torch or native passes."""
+        self.read_in_context(jobs)
+        top = self._guess(jobs, noise)
+        stops = list(accumulate(job.depth for job in jobs))
+        cuts = [slice(stop - job.depth, stop) for job, stop in zip(jobs, stops, strict=True)]
+        return [Proposal(top.token_ids[cut], top.logprobs[cut]) for cut in cuts]
 
     def keep(self, kept: Sequence[KeptTokens]) -> None:
-        """Store features for later; a request with too many of them is brought up to date."""
+        """Stores features for later; if too many wait, some of them are read in now."""
         for item in kept:
             if item.features is None:
                 continue
-            context = self._context(item.request_id)
+            context = self.context(item.request_id)
             if item.lines is not None:
                 context.add_lines(item.start, item.features, item.lines)
             else:
                 context.add(item.start, item.features)
-        full = self._full(kept)
-        if full:
-            self._ingest(full)
+        due = self._due(kept)
+        if due:
+            self._read_in(due)
 
-    def _full(self, kept: Sequence[KeptTokens]) -> list[Portion]:
-        """The requests among these of which too much waits.
+    def _due(self, kept: Sequence[KeptTokens]) -> list[Portion]:
+        """Returns the waiting features of these requests that should be read in now.
 
-        On a device that is asked of all together, but for those whose pages are shared next: as long as
-        nobody drafts, reading features in is work for nothing. Then those of which most waits are brought up
-        to date, as many as one pass takes.
+        Without kernels each request has a limit. On a device there is one limit for all requests together,
+        because reading features in is wasted work as long as a request does not draft. If it is exceeded, the
+        requests with the most waiting features are served, as many as one pass takes. Requests whose pages
+        are shared next are always served.
         """
-        known = [(item, self._context(item.request_id)) for item in kept]
+        known = [(item, self.context(item.request_id)) for item in kept]
         if self.device is None:
-            most = self.options.max_waiting
-            return [Portion(own, item.pages, own.num_known) for item, own in known if own.num_waiting > most]
+            limit = self.options.max_waiting
+            return [Portion(own, item.pages, own.num_known) for item, own in known if own.num_waiting > limit]
         portions = [Portion(context, item.pages, context.num_known) for item, context in known]
         shared = [p for p, item in zip(portions, kept, strict=True) if item.to_be_shared]
         waiting = sum([context.num_waiting for context in self._contexts.values()])
@@ -222,28 +167,29 @@ class BlockDrafter:
             return shared
         longest = sorted(portions, key=lambda portion: -portion.context.num_waiting)
         sums = accumulate(portion.context.num_waiting for portion in longest)
-        return [p for p, total in zip(longest, sums, strict=True) if total <= MOST_AT_ONCE] or longest[:1]
-
-    def settle(self, request_id: Hashable, pages: PageIds, num_tokens: int) -> bool:
-        context = self._context(request_id)
-        self._ingest([Portion(context, pages, min(num_tokens, context.num_known))])
-        return context.watermark >= num_tokens
-
-    def adopt(self, request_id: Hashable, num_tokens: int) -> None:
-        self._drop_started(request_id)
-        self._contexts[request_id] = FeatureContext(num_tokens)
-
-    def relocate(self, source: PageIds, target: PageIds) -> None:
-        self.pool.copy_pages(source, target)
+        return [p for p, total in zip(longest, sums, strict=True) if total <= READ_IN_TOKENS] or longest[:1]
 
     def forget(self, request_id: Hashable) -> None:
-        self._drop_started(request_id)
+        if self.device is not None:
+            self.device.forget(request_id)
         self._contexts.pop(request_id, None)
 
-    def _drop_started(self, request_id: Hashable) -> None:
-        """What was begun for this request is not what another of its name asks for."""
-        for key in [key for key in self._started if key[0] == request_id]:
-            del self._started[key]
+    def adopt(self, request_id: Hashable, num_tokens: int) -> None:
+        """The request's context begins with what the shared pages hold."""
+        self.forget(request_id)
+        self._contexts[request_id] = FeatureContext(num_tokens)
+
+    def prepare_sharing(self, request_id: Hashable, pages: PageIds, num_tokens: int) -> bool:
+        """Reads in the features of these tokens, so that their pages hold the whole context."""
+        context = self.context(request_id)
+        self._read_in([Portion(context, pages, min(num_tokens, context.num_known))])
+        return context.watermark >= num_tokens
+
+    def networks(self) -> Sequence[DFlash]:
+        return (self.net,)
+
+    def pools(self) -> Sequence[KVPool]:
+        return (self.pool,)
 
     def describe(self) -> dict[str, object]:
         spec = self.spec
@@ -262,23 +208,40 @@ class BlockDrafter:
             "rope_theta": spec.rope.theta,
             "rope_type": spec.rope.type,
             "dtype": str(self.net.dtype).removeprefix("torch."),
-            "weights": self.net.switch.wish.weights,
+            "weights": self.net.native_loader.options.weights,
             "layout": str(self.net.layout),
             "context_bytes": self.pool.bytes,
+            **({"kernel_refusal": self.kernel_refusal} if self.kernel_refusal else {}),
         }
 
-    def _context(self, request_id: Hashable) -> FeatureContext:
+    # -- for block_prelaunch.py as well
+
+    def jobs(self, rows: Sequence[DraftRow]) -> list[Job]:
+        """Returns the rows that get a block; if narrow weights have no plain passes, those that fit the
+        device.
+        """
+        jobs = [self._job(place, row) for place, row in enumerate(rows) if self.can_propose(row)]
+        if self.device is None or self.net.has_plain_passes:
+            return jobs
+        return [job for job in jobs if self.device.fits([job])][: self.device.max_rows]
+
+    def context(self, request_id: Hashable) -> FeatureContext:
+        """Returns the request's context, which is empty at first."""
         context = self._contexts.get(request_id)
         if context is None:
             context = self._contexts[request_id] = FeatureContext(0)
         return context
 
-    def _jobs(self, rows: Sequence[DraftRow]) -> list[Job]:
-        """The rows that get guesses; where there are no plain passes, those of the device's alone."""
-        jobs = [self._job(place, row) for place, row in enumerate(rows) if self.can_draft(row)]
-        if self.device is None or self.net.has_plain_passes:
-            return jobs
-        return [job for job in jobs if self.device.fits(_asked([job]))][: self.device.max_rows]
+    def is_up_to_date(self, row: DraftRow) -> bool:
+        """Whether the row can draft and none of its features wait."""
+        context = self._contexts.get(row.request_id)
+        return context is not None and not context.num_waiting and self.can_propose(row)
+
+    def read_in_context(self, jobs: Sequence[Job]) -> None:
+        """Turns the waiting features of these rows into context."""
+        self._read_in(
+            [Portion(self.context(job.row.request_id), job.row.pages, job.context_len) for job in jobs]
+        )
 
     def _job(self, place: int, row: DraftRow) -> Job:
         pending, whole = row.num_pending, self.spec.block_size
@@ -289,16 +252,19 @@ class BlockDrafter:
         return Job(place, row, context_len, known, length, min(wanted, length) - pending)
 
     @torch.inference_mode()
-    def _ingest(self, portions: Sequence[Portion]) -> None:
-        """Turn waiting features into context, all requests in one call; nothing changes if it fails."""
+    def _read_in(self, portions: Sequence[Portion]) -> None:
+        """Turns waiting features into context, all requests in one call; nothing changes if it fails."""
         portions = [portion for portion in portions if portion.stop > portion.context.watermark]
         if not portions:
             return
         if self.device is not None:
-            self.device.ingest(pieces_of(portions, self.pool.spec.page_size))
-            for context, _, stop in portions:
-                context.advance(stop)
-            return
+            self.device.kernels.ingest(pieces_of(portions, self.pool.spec.page_size))
+        else:
+            self._read_in_plainly(portions)
+        for context, _, stop in portions:
+            context.advance(stop)
+
+    def _read_in_plainly(self, portions: Sequence[Portion]) -> None:
         chunks = [chunk for context, _, stop in portions for chunk in context.before(stop)]
         features = chunks[0] if len(chunks) == 1 else torch.cat(chunks)
         if len(portions) == 1:
@@ -307,11 +273,9 @@ class BlockDrafter:
             self.net.ingest(features, positions, self.pool.span(pages, context.watermark, stop), self.pool)
         else:
             self.net.ingest(features, *self._places(portions), self.pool)
-        for context, _, stop in portions:
-            context.advance(stop)
 
     def _places(self, portions: Sequence[Portion]) -> tuple[Tensor, Tensor]:
-        """Positions and slots of the tokens of all portions."""
+        """Returns positions and slots of the tokens of all portions."""
         size = self.pool.spec.page_size
         positions = [np.arange(context.watermark, stop) for context, _, stop in portions]
         slots = [slot_ids(pages, size, context.watermark, stop) for context, pages, stop in portions]
@@ -320,7 +284,7 @@ class BlockDrafter:
         return on_device[0], on_device[1]
 
     def _guess(self, jobs: Sequence[Job], noise: NoiseSource) -> HostTop:
-        """The candidates of all jobs, depth after depth, job after job."""
+        """Returns the candidates of all jobs: those of the first job by depth, then those of the next."""
         batch = self._batch(jobs)
         hidden = self.net.forward(batch, self.pool)
         parts = []
@@ -340,34 +304,23 @@ class BlockDrafter:
             start, row = stop - job.length, job.row
             packed[0, start : start + row.num_pending] = job.pending
             packed[1, start:stop] = np.arange(job.context_len, job.context_len + job.length)
-            # Slots behind the cached tokens are the row's own: the pass may lay its block there.
+            # Slots behind the cached tokens belong to the row alone: the pass may store its block there.
             spare = len(row.pages) * self.pool.spec.page_size >= job.context_len + job.length
             blocks.append(BlockRow(start, stop, job.context_len, row.pages, spare))
         on_device = torch.from_numpy(packed).to(self.net.device)
         return BlockBatch(self.target.embed(on_device[0]), on_device[1], blocks)
 
 
-def _key(job: Job) -> StartKey:
-    """What a draft depends on, but for its temperature and seed, which are the request's own."""
-    return job.row.request_id, job.context_len, job.pending
+def _make_device(drafter: BlockDrafter, shape: PoolShape) -> BlockPrelaunch:
+    """Returns the device part. Precondition: the kernels can run this drafter."""
+    net, options = drafter.net, drafter.options
+    from wager.draft.block_kernels import BlockKernels
+    from wager.draft.block_prelaunch import BlockPrelaunch
 
-
-def _asked(jobs: Sequence[Job]) -> list[DeviceJob]:
-    return [DeviceJob(job.row, job.context_len, job.pending) for job in jobs]
-
-
-def _make_device(
-    net: DFlash, target: TargetFace, pool: KVPool, shape: PoolShape, options: BlockOptions
-) -> BlockDevice | None:
-    """The device's part, where there are kernels and they know this kind of block."""
-    if options.kernels == "off" or net.weights is None or not kernels.has_kernels(net.device):
-        return None
-    if not net.spec.sees_whole_block:
-        return None
-    from wager.draft.block_device import BlockDevice
-
-    most = shape.max_context or shape.num_pages * shape.page_size
-    return BlockDevice(net, target, pool, options.ranks, most, capture=options.kernels == "auto")
+    max_context = shape.max_context or shape.num_pages * shape.page_size
+    capture = options.kernels == "auto"
+    kernels = BlockKernels(net, drafter.target, drafter.pool, options.ranks, max_context, capture=capture)
+    return BlockPrelaunch(drafter, kernels)
 
 
 def _check_options(options: BlockOptions, block_size: int) -> None:

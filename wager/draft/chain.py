@@ -1,10 +1,10 @@
 """Guesses from a small autoregressive model with the target's tokenizer, token by token, all rows together.
 
-Its K/V lie in a pool of its own at the target's slots: token i of a row at the row's i-th slot. Per request
-it knows how many stored tokens are certain and which guesses lie behind them (`stored.py`): those that came
-true are reused, the rest is overwritten. Tokens it has not seen are caught up on when it drafts again, long
-stretches in chunks. Guesses are stored behind the known tokens, so where a row's pages end, so does its
-chain. Knows nothing of the target but its vocabulary.
+Its keys and values are in a pool of its own at the target's slots: token i of a row is at the row's i-th
+slot. For each request `stored.py` records how many stored tokens are certain and which guesses follow them:
+accepted guesses are reused and the others are overwritten. Tokens that came while it did not draft are read
+when it drafts again, a long stretch in chunks. Guesses are stored behind the known tokens, so a chain ends
+where the row's pages end. Knows nothing of the target but its vocabulary.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wager.draft.base import DraftRow, HostDrafter, PoolShape, Proposal, TargetFace
+from wager.draft.base import Drafter, DraftRow, PoolShape, Proposal, TargetInterface
 from wager.draft.scores import HostTop, Span, Top, best, noised, to_host
 from wager.draft.stored import PageTexts, Stored
 from wager.errors import ConfigError, ModelError
@@ -29,41 +29,46 @@ from wager.nn.noise import NoiseSource
 
 @dataclass(frozen=True)
 class ChainOptions:
-    """`depth` guesses with `ranks` candidates each; at most `chunk` tokens are caught up on in one pass."""
+    """The sizes of a chain drafter's proposals and passes."""
 
     depth: int = 8
+    """The most guesses of one proposal."""
     ranks: int = 4
+    """The candidates at each depth."""
     chunk: int = 512
+    """The most tokens that one pass reads when it catches up."""
 
 
 class Job(NamedTuple):
-    """One row that drafts: its place among the rows, what is stored for it, the guesses there is room for."""
+    """One row that drafts."""
 
     place: int
+    """Its index among the rows that were asked for."""
     row: DraftRow
     stored: Stored
+    """What the pool holds of it."""
     depth: int
+    """The number of guesses that its pages have room for."""
 
 
 class Piece(NamedTuple):
-    """Tokens start..stop-1 of a job's row, to be fed in one pass."""
+    """Tokens start..stop-1 of a job's row, which one pass reads."""
 
     job: Job
     start: int
     stop: int
 
 
-class ChainDrafter(HostDrafter):
+class ChainDrafter(Drafter):
     """A loaded decoder with its own pool."""
 
     name = "chain"
-    feature_layers: tuple[int, ...] = ()
     uses_noise = True
 
     def __init__(
-        self, model: Decoder, target: TargetFace, shape: PoolShape, options: ChainOptions | None = None
+        self, model: Decoder, target: TargetInterface, shape: PoolShape, options: ChainOptions | None = None
     ) -> None:
-        """Raises ModelError when the model knows words the target does not, ConfigError for a bad option."""
+        """Raises ModelError if its vocabulary is larger than the target's, ConfigError for a bad option."""
         self.options = options or ChainOptions()
         for name in ("depth", "ranks", "chunk"):
             if getattr(self.options, name) < 1:
@@ -78,19 +83,21 @@ class ChainDrafter(HostDrafter):
         self._texts = PageTexts(shape.page_size)
         self._stored: dict[Hashable, Stored] = {}
 
-    def can_draft(self, row: DraftRow) -> bool:
-        """Whether the pages have room for the known tokens, and the model's positions for a guess."""
+    def can_propose(self, row: DraftRow) -> bool:
+        """Whether pages and positions have room for the known tokens and a guess."""
         return row.num_pending >= 1 and self._depth(row) >= 1
 
     @torch.inference_mode()
-    def draft(self, rows: Sequence[DraftRow], noise: NoiseSource) -> list[Proposal | None]:
-        """Catch up on unseen tokens, then one pass per depth over the rows that go that deep."""
-        jobs = [self._job(place, row) for place, row in enumerate(rows) if self.can_draft(row)]
+    def propose(self, rows: Sequence[DraftRow], noise: NoiseSource) -> list[Proposal | None]:
+        """Reads the tokens that it has not seen, then runs one pass per depth over the rows that go that
+        deep.
+        """
+        jobs = [self._job(place, row) for place, row in enumerate(rows) if self.can_propose(row)]
         jobs = [job for job in jobs if self._can_read(job)]
         proposals: list[Proposal | None] = [None] * len(rows)
         if not jobs:
             return proposals
-        # The deepest first: the rows still drafting are then always the first ones.
+        # The deepest rows come first, so the rows that still draft are always the first ones.
         jobs.sort(key=lambda job: -job.depth)
         tops = self._extend(jobs, self._catch_up(jobs), noise)
         for order, job in enumerate(jobs):
@@ -99,20 +106,19 @@ class ChainDrafter(HostDrafter):
             job.stored.guesses = guesses
         return proposals
 
-    def settle(self, request_id: Hashable, pages: PageIds, num_tokens: int) -> bool:
-        """Always: whoever starts from these pages finds out what they hold, and catches up on the rest."""
-        return True
-
-    def adopt(self, request_id: Hashable, num_tokens: int) -> None:
-        """What its pages hold is looked up when it drafts: they may be the target's alone."""
+    def forget(self, request_id: Hashable) -> None:
+        """Drops the request's record; a later request with its pages finds their contents by their keys."""
         self._stored.pop(request_id, None)
 
-    def relocate(self, source: PageIds, target: PageIds) -> None:
-        self.pool.copy_pages(source, target)
+    def copy_pages(self, source: PageIds, target: PageIds) -> None:
+        super().copy_pages(source, target)
         self._texts.copy(source, target)
 
-    def forget(self, request_id: Hashable) -> None:
-        self._stored.pop(request_id, None)
+    def networks(self) -> Sequence[Decoder]:
+        return (self.model,)
+
+    def pools(self) -> Sequence[KVPool]:
+        return (self.pool,)
 
     def describe(self) -> dict[str, object]:
         return {
@@ -129,7 +135,7 @@ class ChainDrafter(HostDrafter):
         }
 
     def _depth(self, row: DraftRow) -> int:
-        """Guesses there is room for: all but the last are stored behind the known tokens."""
+        """The number of guesses that fit: all but the last are stored behind the known tokens."""
         room = min(len(row.pages) * self.pool.spec.page_size, self.model.spec.max_position)
         return min(row.depth or self.options.depth, self.options.depth, room - len(row.tokens) + 1)
 
@@ -141,15 +147,16 @@ class ChainDrafter(HostDrafter):
         return Job(place, row, stored, self._depth(row))
 
     def _can_read(self, job: Job) -> bool:
-        """Whether the unseen tokens are words of this model; one that is not ends the drafts of its request.
+        """Whether the unseen tokens are in this model's vocabulary; if one is not, the request gets no
+        drafts.
 
-        NOTE: on a device an unknown id would not raise but break every pass after it.
+        NOTE: on a device an unknown id does not raise an error but breaks every later pass.
         """
         unseen = job.row.tokens[job.stored.certain :]
         return not self._is_narrower or max(unseen) < self.vocab_size
 
     def _catch_up(self, jobs: Sequence[Job]) -> Tensor:
-        """Feed every job's unseen tokens; the hidden state of each one's last token, [jobs, hidden]."""
+        """Reads all unseen tokens; returns the hidden state of each job's last token, [jobs, hidden]."""
         while pieces := _early_pieces(jobs, self.options.chunk):
             self._feed(pieces)
         pieces = [Piece(job, job.stored.certain, len(job.row.tokens)) for job in jobs]
@@ -160,7 +167,7 @@ class ChainDrafter(HostDrafter):
         return hidden.index_select(0, torch.from_numpy(ends).to(hidden.device))
 
     def _feed(self, pieces: Sequence[Piece]) -> Tensor:
-        """One pass over known tokens, which are certain from then on."""
+        """Runs one pass over known tokens, which are certain afterwards."""
         for job, start, stop in pieces:
             self._texts.overwrite(job.row.pages, start, stop)
         token_ids = [np.asarray(job.row.tokens[start:stop], np.int64) for job, start, stop in pieces]
@@ -182,7 +189,7 @@ class ChainDrafter(HostDrafter):
         return hidden
 
     def _extend(self, jobs: Sequence[Job], hidden: Tensor, noise: NoiseSource) -> list[HostTop]:
-        """The candidates of every depth, [jobs that deep, ranks] each; read back once, at the end."""
+        """Returns the candidates of every depth, [jobs that deep, ranks] each, with one copy to the host."""
         tops = [self._rank(jobs, hidden, 1, noise)]
         steps = self._steps(jobs)
         for depth in range(2, jobs[0].depth + 1):
@@ -198,12 +205,12 @@ class ChainDrafter(HostDrafter):
         return _read_back(tops)
 
     def _rank(self, jobs: Sequence[Job], hidden: Tensor, depth: int, noise: NoiseSource) -> Top:
-        """The candidates at one depth of every job."""
+        """Returns the candidates of every job at one depth."""
         spans = [Span(job.row.temperature, job.row.seed, len(job.row.tokens) - 1 + depth, 1) for job in jobs]
         return best(noised(self.model.logits(hidden), spans, noise), self.options.ranks, self.model.top)
 
     def _steps(self, jobs: Sequence[Job]) -> Tensor:
-        """Positions and slots [depth - 1, 2, jobs] where guesses will be stored; zero where none is."""
+        """Returns positions and slots of the stored guesses [depth - 1, 2, jobs]; unused ones are zero."""
         steps = np.zeros((jobs[0].depth - 1, 2, len(jobs)), np.int64)
         for order, job in enumerate(jobs):
             start, count = len(job.row.tokens), job.depth - 1
@@ -214,9 +221,9 @@ class ChainDrafter(HostDrafter):
 
 
 def _early_pieces(jobs: Sequence[Job], chunk: int) -> list[Piece]:
-    """Up to `chunk` tokens that can be fed before the last pass; none once what is missing fits in it.
+    """Returns up to `chunk` tokens to read before the last pass; none if the missing tokens fit in that pass.
 
-    The last token of every job is left for that pass, which needs the state of all of them together.
+    The last token of every job is left for the last pass, which needs the hidden states of all jobs together.
     """
     missing = [len(job.row.tokens) - job.stored.certain for job in jobs]
     if sum(missing) <= chunk:
@@ -231,7 +238,7 @@ def _early_pieces(jobs: Sequence[Job], chunk: int) -> list[Piece]:
 
 
 def _read_back(tops: Sequence[Top]) -> list[HostTop]:
-    """All depths in one copy from the device."""
+    """Copies the candidates of all depths from the device at once."""
     joined = to_host(
         Top(torch.cat([top.logprobs for top in tops]), torch.cat([top.token_ids for top in tops]))
     )

@@ -1,8 +1,8 @@
-"""How far a block drafter knows one request: tokens in its cache, and features that wait to join them.
+"""The context of one request in a block drafter: tokens in its cache, and features that wait to be read in.
 
-Features that are a part of a larger tensor are copied, so that their pass can be freed; where one tensor was
-made for all rows of a pass, its lines are remembered instead. Knows no network and no pages; used by
-`block.py`.
+Features that are part of a larger tensor are copied, so that the tensor can be freed. If a tensor was made
+for all rows of a pass, its lines are recorded instead of copied. Knows no network and no pages; used by
+block.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ class Lines(NamedTuple):
 
 
 class FeatureContext:
-    """The first `watermark` tokens are in the drafter's cache, `num_waiting` more have features here."""
+    """The context of one request.
+
+    The first `watermark` tokens are in the drafter's cache; the features of `num_waiting` more are here.
+    """
 
     def __init__(self, watermark: int) -> None:
         self.watermark = watermark
@@ -34,10 +37,11 @@ class FeatureContext:
         return self.watermark + self.num_waiting
 
     def add(self, start: int, features: Tensor) -> None:
-        """Features [tokens, size] of the tokens from `start` on; those known already are left out.
+        """Takes in features [tokens, size] of the tokens from `start` on, without those that are known
+        already.
 
-        Behind a gap nothing is stored: a context with a hole is of no use, and stays short until the request
-        is adopted anew.
+        Behind a gap nothing is stored: a context with a gap cannot be used, and stays as it is until the
+        request is adopted again.
         """
         known, count = self.watermark + self.num_waiting - start, features.shape[0]
         if 0 <= known < count:
@@ -46,14 +50,14 @@ class FeatureContext:
             self.num_waiting += count - known
 
     def add_lines(self, start: int, features: Tensor, lines: range) -> None:
-        """The same for lines of a tensor that is shared with other requests: it is kept as it is."""
+        """Takes in lines of a tensor that other requests use as well; they are not copied."""
         known, count = self.watermark + self.num_waiting - start, len(lines)
         if 0 <= known < count:
             self._chunks.append(Lines(features, lines.start + known, count - known))
             self.num_waiting += count - known
 
     def lines_before(self, stop: int) -> list[Lines]:
-        """Where the waiting features of tokens before `stop` lie, in order."""
+        """Returns the lines of the waiting features of tokens before `stop`, in order."""
         found, left = [], stop - self.watermark
         for chunk in self._chunks:
             if left <= 0:
@@ -63,11 +67,11 @@ class FeatureContext:
         return found
 
     def before(self, stop: int) -> list[Tensor]:
-        """The waiting features of tokens before `stop`, in order."""
+        """Returns the waiting features of tokens before `stop`, in order."""
         return [own.features[own.first : own.first + own.num_tokens] for own in self.lines_before(stop)]
 
     def advance(self, stop: int) -> None:
-        """The features before `stop` are in the cache now: drop them."""
+        """Drops the features of tokens before `stop`, which are in the cache now."""
         left = stop - self.watermark
         self.watermark, self.num_waiting = stop, self.num_waiting - left
         while left:
@@ -78,7 +82,7 @@ class FeatureContext:
 
 
 def _owned(features: Tensor) -> Tensor:
-    """A tensor that keeps no larger one alive: itself where it has its memory for itself, else a copy."""
+    """Returns a tensor that keeps no larger one alive: itself if it owns its memory, otherwise a copy."""
     if features.untyped_storage().nbytes() == features.nbytes:
         return features
     return features.clone()

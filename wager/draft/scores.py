@@ -1,8 +1,8 @@
 """From a draft network's scores to candidates: temperature, the shared noise, the best ranks of each depth.
 
-A candidate's log-probability is that of the noised, scaled scores where its row samples (so that the guess
-agrees with the target's own draw as often as can be), of the plain scores where it is greedy. Used by the
-drafters that have a network; knows neither networks nor requests.
+If a row samples, its candidates' log-probabilities are those of the scaled scores with the target's own
+noise, so that a guess agrees with the target's draw as often as possible. If it is greedy, they are those of
+the plain scores. Used by the drafters that have a network; knows neither networks nor requests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wager.nn.noise import NoiseSource
 
 
 class Span(NamedTuple):
-    """Consecutive rows of scores that belong to one request: they are for positions `position` and on."""
+    """Consecutive rows of scores that belong to one request; the first row is for position `position`."""
 
     temperature: float
     seed: int
@@ -29,21 +29,24 @@ class Span(NamedTuple):
 
 
 class Top(NamedTuple):
-    """Candidates on the device, each [rows, ranks], the best first."""
+    """Candidates on the device, each tensor [rows, ranks], the best first."""
 
     logprobs: Tensor
     token_ids: Tensor
 
 
 class HostTop(NamedTuple):
-    """The same in host memory."""
+    """Candidates in host memory, each array [rows, ranks], the best first."""
 
     logprobs: npt.NDArray[np.float32]
     token_ids: npt.NDArray[np.int64]
 
 
 def noised(logits: Tensor, spans: Sequence[Span], noise: NoiseSource) -> Tensor:
-    """logits / T + noise in the rows of spans that sample; the others stay plain. May work in place."""
+    """Returns logits / temperature + noise for the spans that sample, and the plain logits for the others.
+
+    The result may be the argument, changed in place.
+    """
     scores = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
     sampling = [span for span in spans if span.temperature > 0]
     if not sampling:
@@ -64,19 +67,21 @@ def noised(logits: Tensor, spans: Sequence[Span], noise: NoiseSource) -> Tensor:
 
 
 def best(scores: Tensor, ranks: int, native: NativeTop | None = None) -> Top:
-    """The `ranks` best tokens of every row with their log-probabilities; scores [rows, vocab]."""
+    """Returns the `ranks` best tokens of every row with their log-probabilities; scores are [rows, vocab]."""
     ranks = min(ranks, scores.shape[1])
     if native is not None and native.fits(scores, ranks):
         return Top(*native(scores, ranks))
     token_ids = _top(scores, ranks)
-    # NOTE: on a CPU log_softmax is quicker than logsumexp, and unlike exp not slow where results underflow.
+    # NOTE: on a CPU log_softmax is faster than logsumexp, and unlike exp it is not slow where results
+    # underflow.
     return Top(torch.log_softmax(scores, dim=1).gather(1, token_ids), token_ids)
 
 
 def _top(scores: Tensor, ranks: int) -> Tensor:
-    """topk's indices; on a CPU in two stages where the vocabulary can be folded: three to six times as quick.
+    """Returns the indices of topk; on a CPU in two stages if the vocabulary can be folded.
 
-    Fold each row into 32 lines: the `ranks` best scores lie in the `ranks` columns with the best maxima.
+    Each row is folded into 32 lines: the `ranks` best scores lie in the `ranks` columns with the largest
+    maxima. That is three to six times as fast.
     """
     count, vocab_size = scores.shape
     lines, columns = 32, vocab_size // 32
@@ -90,7 +95,7 @@ def _top(scores: Tensor, ranks: int) -> Tensor:
 
 
 def to_host(top: Top) -> HostTop:
-    """One copy from the device: token ids are small enough to travel as floats, exactly."""
+    """Copies candidates to the host at once: token ids are small enough to be exact as floats."""
     if top.token_ids.device.type == "cpu":
         return HostTop(top.logprobs.float().numpy(), top.token_ids.numpy())
     both = torch.stack((top.logprobs.float(), top.token_ids.float())).cpu().numpy()

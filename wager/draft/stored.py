@@ -1,9 +1,8 @@
-"""What a chain drafter's pool holds: tokens per request, and the text behind every page.
+"""What a chain drafter's pool holds: the stored tokens of each request, and a key for the text of every page.
 
-A page's key stands for all tokens up to its end, so a request that starts on pages of an earlier one finds
-out by itself how much of its beginning is already there, whoever wrote it and whoever owned the pages since.
-Keys are kept only for pages full of certain tokens; writing into a page takes its key away first. Knows no
-network; used by `chain.py`.
+A page's key is a hash of all tokens up to the page's end. A request that starts on pages of an earlier one
+compares keys and so finds how much of its text is already stored, whoever wrote it. Only pages that are full
+of certain tokens have a key; it is removed before the page is written to. Knows no network; used by chain.py.
 """
 
 from __future__ import annotations
@@ -16,16 +15,19 @@ from wager.kvcache.pool import PageIds
 
 @dataclass
 class Stored:
-    """What lies in the pool for one request: `certain` tokens of it, then guesses; the keys of full pages."""
+    """What the pool holds of one request."""
 
     certain: int = 0
+    """The number of stored tokens that are known to be the request's."""
     guesses: list[int] = field(default_factory=list)
+    """The guesses that are stored behind them."""
     keys: list[int] = field(default_factory=list)
+    """The keys of the pages that are full of certain tokens."""
 
     def judge(self, tokens: Sequence[int]) -> None:
-        """Count the guesses that came true as certain and drop the others.
+        """Counts the accepted guesses as certain and drops the others.
 
-        One token is always left to be fed again: its scores are where the next guess comes from.
+        The last token always stays uncertain, because a pass over it gives the scores of the next guess.
         """
         for guess in self.guesses:
             if self.certain >= len(tokens) or tokens[self.certain] != guess:
@@ -36,14 +38,14 @@ class Stored:
 
 
 class PageTexts:
-    """The keys of all pages."""
+    """The key of every page that has one."""
 
     def __init__(self, page_size: int) -> None:
         self._size = page_size
         self._keys: dict[int, int] = {}
 
     def find(self, tokens: Sequence[int], pages: PageIds) -> Stored:
-        """What these pages already hold of a text."""
+        """Returns what these pages already hold of a text."""
         stored = Stored()
         for index in range(min(len(pages), len(tokens) // self._size)):
             key = self._key(stored, tokens, index)
@@ -54,19 +56,19 @@ class PageTexts:
         return stored
 
     def overwrite(self, pages: PageIds, start: int, stop: int) -> None:
-        """The tokens start..stop-1 of a row are about to be written."""
+        """Removes the keys of the pages to which tokens start..stop-1 of a row are about to be written."""
         for page in pages[start // self._size : -(-stop // self._size)]:
             self._keys.pop(int(page), None)
 
     def copy(self, source: PageIds, target: PageIds) -> None:
-        """Pages were copied, and their texts with them."""
+        """The contents of the source pages were copied to the target pages."""
         for old, new in zip(source, target, strict=True):
             self._keys.pop(int(new), None)
             if int(old) in self._keys:
                 self._keys[int(new)] = self._keys[int(old)]
 
     def record(self, stored: Stored, tokens: Sequence[int], pages: PageIds, start: int) -> None:
-        """Tokens of this text from `start` on have been written, and the first `stored.certain` stand."""
+        """Sets keys: the text was written from `start` on, and its first `certain` tokens are certain."""
         del stored.keys[start // self._size :]
         for index in range(len(stored.keys), stored.certain // self._size):
             stored.keys.append(self._key(stored, tokens, index))

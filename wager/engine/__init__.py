@@ -1,8 +1,8 @@
 """WHO RUNS WHEN? The nine-stage step, the scheduler, sequences, and the engine that holds them together.
 
-Read step.py first: plan, bet, draft, arrange, verify, accept, commit, emit, learn. scheduler.py and
-sequence.py know no torch. engine.py is what `llm` and `server` talk to, drafting.py its side towards the
-drafters; ahead.py, unseen.py and supposed.py are what runs ahead of the host on a device. assemble.py builds
-an engine from a config, calibrate.py finds out what its passes cost, shadow.py records traces with one. May
-import levels 0 to 3.
+Read step.py first: plan, bet, draft, arrange, verify, accept, commit, emit, learn. Then pipeline.py and
+prelaunch/: what a device runs before the host knows all of its input. scheduler.py and sequence.py know no
+torch. engine.py is what `llm` and `server` use, and assemble.py builds it from a config. drafting.py calls
+the drafters, delivery.py makes the events, learning.py tells the policy. calibrate.py measures what passes
+cost, and trace_recorder.py records traces. May import levels 0 to 3.
 """

@@ -1,39 +1,36 @@
 """Build an engine from a config: find the folder, load the target, size the memory, choose the drafter.
 
-Everything left to "auto" is decided here once, and each choice is noted with its reason (`Parts.notes`), for
-`wager doctor`, banners and `/props`. It runs nothing.
+Everything that a config leaves to "auto" is decided here once, and each choice is noted with its reason in
+`Parts.notes`, for `wager doctor`, banners and `/props`. What an idle engine may change later is
+native_passes.py's.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from wager.config import CacheConfig, EngineConfig, with_values
-from wager.draft import DraftSource, kind_of, make_drafter
+from wager.draft import DRAFTERS, DraftSource, make_drafter, page_bytes
 from wager.draft.base import Drafter, PoolShape
-from wager.draft.block import BlockDrafter
-from wager.draft.chain import ChainDrafter
 from wager.engine.calibrate import prepare_costs
 from wager.engine.device import make_runner, warm
 from wager.engine.engine import Engine, Parts
+from wager.engine.native_passes import pass_notes, try_native_passes, use_idle_moment, wait_for_native_passes
 from wager.engine.scheduler import Memory, Scheduler
 from wager.errors import CapacityError, ModelError
 from wager.kvcache.pages import PageAllocator
 from wager.kvcache.prefix import PrefixIndex
 from wager.nn import kernels
-from wager.nn.models import dflash_spec, load_target, read_spec
+from wager.nn.kernels.support import max_pool_slots
+from wager.nn.models import load_target
 from wager.nn.models.decoder import Decoder
-from wager.nn.models.dflash import DFlash
-from wager.nn.native.library import hold, wait_for_library
-from wager.nn.native.switch import HOLD_S, Wish
+from wager.nn.native.loader import PassOptions
 from wager.nn.noise import NoiseSource
-from wager.nn.weights import read_config
 from wager.pairs import drafter_beside, find_pair, shipped_folder
 from wager.policy import Controller, CostModel, Experience, Ledger
 from wager.policy.settings import settings_from
@@ -43,26 +40,35 @@ from wager.text.tokenizer import Tokenizer, model_eos_ids
 log = logging.getLogger("wager.engine")
 
 _GIB = 1 << 30
-_CPU_SHARE = 0.25  # of the machine's memory for K/V when nobody says
-_GPU_SHARE = 0.85  # of what the device has free once the weights are there
+CPU_MEMORY_SHARE = 0.25
+"""The share of the machine's memory for K/V on a CPU, if the config does not say; other programs run there.
+"""
+MAX_CPU_GIB = 4
+"""The most K/V memory on a CPU, if the config does not say: passes over more would be too slow to use."""
+GPU_MEMORY_SHARE = 0.85
+"""The share for K/V of the memory that is free on the device once the weights are loaded."""
+CPU_PAGE_SIZE, CUDA_PAGE_SIZE = 32, 64
+"""Tokens of a page; on a CUDA device as many keys as the attention kernel reads at once."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A choice made for the user, and why."""
+    """A choice that was made for the user, and where it came from."""
 
     value: object
     source: str
 
 
 def build_engine(config: EngineConfig, seed: int = 0) -> Engine:
-    """Load everything; the engine is ready for requests. Raises ModelError and its kin, one line each."""
+    """Loads everything; the engine is ready for requests. Raises ModelError and others, with a line each."""
     device = pick_device(config.model.device)
     config = with_page_size(config, str(device.value))
     set_threads(config.threads)
     folder = find_folder(config.model.model)
     model = config.model
-    decoder = load_target(folder, model.dtype, str(device.value), model.layout, wish_of(config, device.value))
+    decoder = load_target(
+        folder, model.dtype, str(device.value), model.layout, pass_options_of(config, device.value)
+    )
     tokenizer = load_tokenizer(folder, decoder)
     max_context = config.scheduler.max_context or decoder.spec.max_position
     wanted = pick_drafter(config.model.drafter, config.model.model, folder)
@@ -82,89 +88,30 @@ def build_engine(config: EngineConfig, seed: int = 0) -> Engine:
         folder,
     )
     parts.notes = _notes(config, device, wanted, parts)
-    parts.when_idle, parts.settle = use_idle_moment, settle
+    parts.when_idle, parts.settle = use_idle_moment, wait_for_native_passes
     engine = Engine(parts)
     warm(engine)
     prepare_costs(engine, config)
-    quicken(engine)  # whatever is to be built is built from now on: loading has had the machine to itself
+    try_native_passes(engine)  # starts what has to be built: until here loading had the machine to itself
     return engine
 
 
 def with_page_size(config: EngineConfig, device: str) -> EngineConfig:
-    """The config with a size of pages: on a CUDA device one that holds the keys a kernel reads at a time."""
+    """Returns the config with a page size."""
     if config.cache.page_size:
         return config
-    return with_values(config, page_size=64 if torch.device(device).type == "cuda" else 32)
+    is_cuda = torch.device(device).type == "cuda"
+    return with_values(config, page_size=CUDA_PAGE_SIZE if is_cuda else CPU_PAGE_SIZE)
 
 
-def wish_of(config: EngineConfig, device: object) -> Wish:
-    """What the networks are asked for; ConfigError where this device has no passes with such weights."""
+def pass_options_of(config: EngineConfig, device: object) -> PassOptions:
+    """Returns what the networks are asked for; raises ConfigError if this device cannot use such weights."""
     by_kernels = config.model.kernels != "off" and kernels.has_kernels(device)
-    return Wish(config.model.native, config.model.weights, kernels=by_kernels)
-
-
-def use_idle_moment(engine: Engine) -> None:
-    """What may change or be made ready only while nothing runs."""
-    quicken(engine)
-    hold(HOLD_S)
-    engine.runner.when_idle()
-
-
-def quicken(engine: Engine, *, wait: bool = False) -> None:
-    """Let the networks of an idle engine change to native passes where those have become ready.
-
-    What the old passes left behind goes: their times, which are void, and cached prefixes, which they rounded
-    in their own way.
-    """
-    parts, changed = engine.parts, False
-    for network in networks(parts):  # each of them, whatever the ones before it did
-        changed |= network.quicken(wait=wait)
-        network.switch.order()
-    if not changed:
-        return
-    engine.controller.experience.costs = parts.make_costs()
-    if engine.scheduler.memory.index is not None:
-        engine.scheduler.memory.index.clear()
-    parts.notes |= pass_notes(parts)
-    log.info("passes are native from here on: %s", parts.runner.decoder.layout)
-
-
-def settle(engine: Engine, tell: Callable[[str], None]) -> None:
-    """Wait for native passes that are still being built, and change to them; `tell` hears why it takes long.
-
-    For benchmarks, whose figures must not change halfway. Precondition: nothing runs.
-    """
-    if not any(network.switch.may_come for network in networks(engine.parts)):
-        return
-    tell("native passes are being built for this machine, once")
-    wait_for_library()
-    quicken(engine, wait=True)
-
-
-def networks(parts: Parts) -> list[Decoder | DFlash]:
-    """Every network of an engine."""
-    found: list[Decoder | DFlash] = [parts.runner.decoder]
-    for drafter in parts.drafters.values():
-        if isinstance(drafter, BlockDrafter):
-            found.append(drafter.net)
-        elif isinstance(drafter, ChainDrafter):
-            found.append(drafter.model)
-    return found
-
-
-def pass_notes(parts: Parts) -> dict[str, object]:
-    """How the target's passes are run, why not natively where they are not, and how the drafters'."""
-    decoder = parts.runner.decoder
-    reason = decoder.switch.reason
-    passes = {"value": "torch" if reason else "native", "source": reason or "auto"}
-    if parts.runner.has_kernels:
-        passes = {"value": "kernels", "source": "auto"}
-    drafters = {name: drafter.describe() for name, drafter in parts.drafters.items()}
-    return {"passes": passes, "layout": str(decoder.layout), "drafters": drafters}
+    return PassOptions(config.model.native, config.model.weights, kernels=by_kernels)
 
 
 def find_folder(model: str) -> Path:
-    """The folder of a name: one that ships, a local folder, or one on the hub that is (or can be) cached."""
+    """Returns the folder of a model: one that ships, a local folder, or one from the hub's cache."""
     if not model:
         raise ModelError("no model given: name a folder or a hub repository")
     shipped = shipped_folder(model)
@@ -181,11 +128,11 @@ def find_folder(model: str) -> Path:
         patterns = ["*.json", "*.safetensors", "*.jinja", "tokenizer*", "*.model"]
         return Path(snapshot_download(model, allow_patterns=patterns))
     except Exception as error:
-        raise ModelError(f"{model}: neither a folder here nor to be had from the hub ({error})") from error
+        raise ModelError(f"{model}: neither a local folder nor available from the hub ({error})") from error
 
 
 def load_tokenizer(folder: Path, decoder: Decoder) -> Tokenizer | None:
-    """The folder's tokenizer; None where it has none at all: such a model takes and gives token ids."""
+    """Returns the folder's tokenizer, or None if it has none: such a model takes and returns token ids."""
     if not any((folder / name).exists() for name in _TOKENIZER_FILES):
         return None
     tokenizer = Tokenizer.from_folder(folder)
@@ -197,6 +144,7 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model"
 
 
 def pick_device(device: str) -> Found:
+    """Returns the device that was asked for, otherwise a CUDA device if there is one."""
     if device != "auto":
         return Found(device, "config")
     if torch.cuda.is_available():
@@ -205,14 +153,14 @@ def pick_device(device: str) -> Found:
 
 
 def set_threads(threads: int) -> None:
-    """Threads for CPU passes: as asked, or the cores this process may use."""
+    """Sets the threads of CPU passes: as many as asked for, or as this process has cores."""
     wanted = threads or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else threads
     if wanted and torch.get_num_threads() != wanted:
         torch.set_num_threads(wanted)
 
 
 def pick_drafter(asked: str, model: str, folder: Path) -> Found:
-    """What drafts: as asked, else the known partner of this target, else lookup."""
+    """Returns the drafter that was asked for, otherwise the target's known partner, otherwise `lookup`."""
     if asked != "auto":
         return Found(asked, "config")
     beside = drafter_beside(folder)
@@ -232,18 +180,19 @@ def pick_drafter(asked: str, model: str, folder: Path) -> Found:
 def load_drafters(
     wanted: Found, runner: TargetRunner, config: EngineConfig, num_pages: int, max_context: int = 0
 ) -> dict[str, Drafter]:
-    """The drafter asked for; a trained one has lookup beside it, and the bet chooses between them."""
+    """Builds the drafter that was asked for, and `lookup` beside it; the policy chooses between them."""
     name = str(wanted.value)
     if name in ("", "none"):
         return {}
     shape = PoolShape(num_pages, config.cache.page_size, max_context)
-    folder = name if name == "lookup" else str(find_folder(name))
-    native = "off" if runner.decoder.switch.is_refused else "on"  # as the target, however small it is
+    folder = name if name in DRAFTERS else str(find_folder(name))
+    # The drafter's passes are of the target's kind, however small the drafter is.
+    native = "off" if runner.decoder.native_loader.is_refused else "on"
     source = DraftSource(
         dtype=runner.decoder.dtype,
         device=runner.device,
         layout=config.model.layout,
-        wish=replace(runner.decoder.switch.wish, native=native, guesses=True),
+        options=replace(runner.decoder.native_loader.options, native=native, is_drafter=True),
         kernels=config.model.kernels,
         min_match=config.policy.lookup_min,
         max_match=config.policy.lookup_max,
@@ -253,41 +202,40 @@ def load_drafters(
 
 
 def size_memory(decoder: Decoder, config: EngineConfig, max_context: int, drafter: str = "none") -> int:
-    """Pages: as asked, else what the memory budget holds, at most what all rows could ever use.
+    """Returns the number of pages: as asked for, otherwise as many as the memory budget holds.
 
-    A page carries the drafter's context beside the target's, so both count.
+    A page has room for the drafter's context beside the target's. There are never more pages than the longest
+    texts in all rows can use.
     """
     cache = config.cache
     if cache.num_pages:
         return cache.num_pages
-    page_bytes = decoder.pool_spec(1, cache.page_size).page_bytes
-    page_bytes += drafter_page_bytes(drafter, cache.page_size, decoder.dtype)
+    own_bytes = decoder.pool_spec(1, cache.page_size).page_bytes
+    own_bytes += drafter_page_bytes(drafter, cache.page_size, decoder.dtype)
     most = config.scheduler.max_rows * -(-max_context // cache.page_size)
-    pages = min(int(memory_budget(decoder, cache) // page_bytes), most)
+    if decoder.weights is not None:  # the kernels limit the pool
+        most = min(most, max_pool_slots(decoder.spec.head_dim) // cache.page_size)
+    pages = min(int(memory_budget(decoder, cache) // own_bytes), most)
     if pages < 1:
-        raise CapacityError(f"the memory budget does not hold one page of {page_bytes} bytes")
+        raise CapacityError(f"the memory budget does not hold one page of {own_bytes} bytes")
     return pages
 
 
 def drafter_page_bytes(drafter: str, page_size: int, dtype: torch.dtype) -> int:
-    """What a drafter keeps per page; 0 for those that keep nothing there."""
-    if drafter in ("", "none", "lookup"):
-        return 0
-    values = read_config(find_folder(drafter))
-    spec = dflash_spec.read_spec(values) if kind_of(values) == "block" else read_spec(values)
-    per_slot = 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * dtype.itemsize
-    return int(per_slot * page_size)
+    """Returns the bytes that a drafter, which need not be built yet, keeps per page."""
+    name = drafter or "none"
+    return page_bytes(name if name in DRAFTERS else find_folder(name), page_size, dtype)
 
 
 def memory_budget(decoder: Decoder, cache: CacheConfig) -> float:
-    """Bytes for K/V."""
+    """Returns the bytes for K/V."""
     if cache.memory_gib != "auto":
         return float(cache.memory_gib) * _GIB
     if torch.device(decoder.device).type == "cuda":
         free, _ = torch.cuda.mem_get_info(decoder.device)
-        return free * _GPU_SHARE
+        return free * GPU_MEMORY_SHARE
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(total * _CPU_SHARE, 4 * _GIB)
+    return min(total * CPU_MEMORY_SHARE, MAX_CPU_GIB * _GIB)
 
 
 def build_memory(num_pages: int, cache: CacheConfig) -> Memory:
@@ -299,7 +247,7 @@ def build_memory(num_pages: int, cache: CacheConfig) -> Memory:
 def build_controller(config: EngineConfig, costs: CostModel | None = None) -> Controller:
     policy = config.policy
     experience = Experience(costs, Ledger(policy.ledger_floor))
-    return Controller(policy.policy_name, experience, settings=settings_from(policy))
+    return Controller(policy.policy, experience, settings=settings_from(policy))
 
 
 def noise_dtype(decoder: Decoder) -> torch.dtype:

@@ -1,10 +1,11 @@
-"""A request's thinking: is it open, how much of it there is, and when it is closed from outside. No torch.
+"""A request's thinking span: whether it is open, how many tokens it has, and when it must be closed. No
+torch.
 
-One span per request: it opens once, by its mark or with the prompt, and closes once. What follows is the
-answer for good, even where the model opens a span again, so nothing can be forced there. While it is open
-every token counts as thinking text until a whole close mark stands; a close is due the moment the text has
-used up its budget. `Sequence` feeds it what was emitted, the accept stage asks `walk` how much of a verdict
-stands, and the plan stage how deep a tree may go. It knows neither text nor trees.
+A request has one span. It is opened once, by its mark or by the prompt, and closed once. Everything behind it
+is the answer, even if the model opens a span again, and nothing is forced there. While the span is open,
+every token counts as thinking until a complete close mark has come. The close is due as soon as the budget is
+used up. `Sequence` feeds the emitted tokens in; the accept stage asks `walk` how much of a verdict can stay,
+and the plan stage asks `left` how deep a tree may be. This file knows neither text nor trees.
 """
 
 from __future__ import annotations
@@ -17,17 +18,21 @@ from wager.records import CloseKind, CloseReport, ThinkingLimit
 __all__ = ["Cut", "Thinking", "repeats_itself"]
 
 SHORTEST_REPEAT, LONGEST_REPEAT = 12, 80
+"""Lengths, in tokens, of the repeated passages that are looked for: shorter ones occur in good text as well.
+"""
 
 
 class Cut(NamedTuple):
-    """How many of a verdict's tokens stand before a close is forced; `kind` is None where none is."""
+    """Where a verdict is cut because a close is forced."""
 
     num_kept: int
+    """The number of the verdict's tokens that stay."""
     kind: CloseKind | None
+    """The kind of the close; None if none is forced."""
 
 
 class Thinking:
-    """The state of one request's thinking, token by token."""
+    """The state of one request's thinking, updated token by token."""
 
     __slots__ = (
         "_answer",
@@ -49,20 +54,20 @@ class Thinking:
         self.num_thinking = 0
         self.num_content = 0
         self.repeated = False
-        """Whether the answer does nothing but repeat itself by now; only looked at after a close."""
+        """Whether the answer only repeats itself by now; it is only watched after a close."""
         self._marking: list[int] = []
-        """The last tokens, as many as may yet belong to the mark that is waited for."""
+        """The last tokens, as many as may still belong to the next mark."""
         self._answer: list[int] = []
 
     @property
     def is_due(self) -> bool:
-        """Whether the budget is used up and the span still open: the close is forced now."""
+        """Whether the budget is used up while the span is open, so that the close is forced now."""
         budget = self._limit.budget
         return self.is_open and budget is not None and self.num_thinking >= budget
 
     @property
     def left(self) -> int | None:
-        """Tokens until the close is due; None where it is not in sight: no span is open, or no budget set."""
+        """The number of tokens until the close is due; None if no span is open or there is no budget."""
         budget = self._limit.budget
         return budget - self.num_thinking if self.is_open and budget is not None else None
 
@@ -75,7 +80,7 @@ class Thinking:
         return CloseReport(self.kind, self.num_thinking, self.num_content)
 
     def feed(self, token: int) -> None:
-        """Take in a token that was chosen, not forced, and does not end the text."""
+        """Takes in a token that was chosen (not forced) and does not end the text."""
         if self.is_open:
             self.num_thinking += 1
             if self._completes(token, self._limit.natural_ids):
@@ -90,15 +95,15 @@ class Thinking:
             self.is_open = True
 
     def force(self, kind: CloseKind) -> tuple[int, ...]:
-        """Close it from outside; returns the tokens to write. Precondition: the span is open."""
+        """Closes the span from outside; returns the tokens to write. Precondition: the span is open."""
         assert self.is_open
         self._shut(kind)
         return self._limit.close_ids
 
     def walk(self, tokens: Sequence[int], soft: Sequence[bool] = ()) -> Cut:
-        """How far the tokens of a verdict may stand. Changes nothing.
+        """Returns how many tokens of a verdict can stay. Changes nothing.
 
-        `soft[i]`: at the place where tokens[i] was chosen, the close was likely enough for a soft one.
+        `soft[i]` says whether the close was likely enough for a soft close where tokens[i] was chosen.
         """
         if self.is_closed:
             return Cut(len(tokens), None)
@@ -114,12 +119,12 @@ class Thinking:
         return Cut(len(tokens), None)
 
     def _yields(self, token: int) -> bool:
-        """Whether a soft close may come in place of this token; a close that the model begins is its own."""
+        """Returns whether a soft close may replace this token, which is not the model's own close."""
         limit = self._limit
         return self.is_open and self.num_thinking >= limit.soft_after and token != limit.natural_ids[0]
 
     def _completes(self, token: int, mark: tuple[int, ...]) -> bool:
-        """Whether this token completes the mark; remembers as much of the text as may still begin one."""
+        """Returns whether this token completes the mark; records as much text as may be the start of one."""
         if len(mark) < 2:
             return (token,) == mark
         recent = self._marking
@@ -140,7 +145,7 @@ class Thinking:
             self.repeated = repeats_itself(self._answer)
 
     def _copy(self) -> Thinking:
-        """The same state, to go ahead with; it never gets as far as an answer."""
+        """Returns a copy of the state for looking ahead; it is dropped before an answer begins."""
         other = Thinking(self._limit)
         other.is_open, other.num_thinking = self.is_open, self.num_thinking
         other._marking = list(self._marking)
@@ -148,13 +153,13 @@ class Thinking:
 
 
 def repeats_itself(tokens: Sequence[int]) -> bool:
-    """Whether the last P tokens are the P before them, for a P from 12 to 80."""
+    """Returns whether the last P tokens equal the P before them, for any P from 12 to 80."""
     count = len(tokens)
     if count < 2 * SHORTEST_REPEAT:
         return False
     last = tokens[-1]
     for period in range(SHORTEST_REPEAT, min(LONGEST_REPEAT, count // 2) + 1):
-        # The first comparison alone is nearly always enough.
+        # The first comparison is false in nearly every case and takes the least time.
         if tokens[-1 - period] == last and tokens[-period:] == tokens[-2 * period : -period]:
             return True
     return False

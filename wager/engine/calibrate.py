@@ -1,9 +1,10 @@
-"""What passes cost on this machine, before the first request asks: short warm runs, kept for the next start.
+"""Measures what passes cost on this machine before the first request, and stores the times for the next
+start.
 
-On a CUDA device they are made at the start, where no calibration of such an engine is stored; on a CPU, where
-somebody who waits would notice, run by run while a server is idle. They leave nothing behind but times, which
-the cost model takes for a few samples each and goes on correcting. Which runs there are is cost_sweep.py's,
-how one is timed pass_clock.py's, where times are kept cost_file.py's. Called by assemble.py.
+On a CUDA device this happens at the start, unless a calibration of the same engine is stored. On a CPU, where
+a request would have to wait, a server makes one run at a time while it is idle. The cost model counts each
+measured time as a few samples and corrects it later. Which runs are made is cost_sweep.py's, how one is timed
+is pass_clock.py's, where times are stored is cost_file.py's. Called by assemble.py.
 """
 
 from __future__ import annotations
@@ -34,27 +35,33 @@ __all__ = ["CostRuns", "key_of", "prepare_costs", "shape_digest"]
 
 log = logging.getLogger("wager.engine")
 
-_CONTEXTS = (512, 4096, 16384)
-_CPU_CONTEXTS = (256,)
-_BUDGET_S = 30.0  # of a start on a device: what was not reached by then is left to learning
-_LONGEST_MS = 60.0  # on a CPU, where a request may come at any moment
-_TIMED = 2  # the way in which passes are timed: times of another are not believed
-_CPU_BYTES = 64 << 20  # that runs on a CPU may touch: there memory is only taken when it is first used
+CUDA_CONTEXTS = (512, 4096, 16384)
+"""Context lengths of the runs on a CUDA device, in tokens."""
+CPU_CONTEXTS = (256,)
+"""Context lengths of the runs on a CPU, where long ones take too much time."""
+CUDA_BUDGET_S = 30.0
+"""The time for calibration at a start on a CUDA device; what is not measured by then is learned later."""
+MAX_CPU_RUN_MS = 60.0
+"""The longest run on a CPU, where a request may come at any moment."""
+TIMING_VERSION = 2
+"""The way in which passes are timed; stored times of another version are not used."""
+MAX_CPU_BYTES = 64 << 20
+"""K/V memory that the runs on a CPU may use: the system only provides memory at its first use."""
 
 
 def prepare_costs(engine: Engine, config: EngineConfig) -> None:
-    """Let an engine begin with what is known of its costs; on a CUDA device find out now if nothing is."""
+    """Gives an engine the costs that are known; on a CUDA device they are measured now if none are."""
     parts, runs = engine.parts, CostRuns(engine, config)
     parts.make_costs = runs.fresh_costs
     engine.controller.experience.costs = runs.fresh_costs()
     if runs.is_wanted and _is_cuda(parts):
-        runs.finish()
+        runs.make_all_runs()
     elif runs.is_wanted:
-        parts.spare_time = runs.go_on
+        parts.spare_time = runs.make_one_run
 
 
 class CostRuns:
-    """The calibration of one engine: what is known, and the runs still to be made."""
+    """The calibration of one engine: the known times, and the runs that are still to be made."""
 
     def __init__(self, engine: Engine, config: EngineConfig) -> None:
         self._engine, self._config = engine, config
@@ -65,7 +72,7 @@ class CostRuns:
         self._runs: Iterator[None] = iter(())
 
     def fresh_costs(self) -> CostModel:
-        """A cost model that begins with what is known of passes as they are run now."""
+        """Returns a cost model with the known times of passes as they are run now."""
         parts = self._engine.parts
         costs, key = CostModel(buckets=buckets_of(parts)), key_of(parts)
         if key != self._key:
@@ -76,24 +83,24 @@ class CostRuns:
             costs.load(self._known.passes, self._known.drafts)
         return costs
 
-    def finish(self) -> None:
-        """Make all runs now, if nothing is known."""
+    def make_all_runs(self) -> None:
+        """Makes all runs now, unless times are known."""
         while self._advance():
             pass
 
-    def go_on(self) -> bool:
-        """Make one run, where its time can be kept; True while there is more to do.
+    def make_one_run(self) -> bool:
+        """Makes one run if its time can be stored; returns whether there are more.
 
-        Not before the passes are what they will stay, nor while others keep the machine busy. Precondition:
-        nothing runs or waits.
+        It waits until passes are native if they may become so, and while other programs keep the machine
+        busy. Precondition: no request runs or waits.
         """
-        settled = not self._engine.runner.decoder.switch.may_come
-        if not settled or cost_file.folder() is None or (self._sweep is None and _is_busy()):
+        is_final = not self._engine.runner.decoder.native_loader.may_become_ready
+        if not is_final or cost_file.folder() is None or (self._sweep is None and _is_busy()):
             return False
         return self._advance()
 
     def _advance(self) -> bool:
-        """Make one run. Whatever fails ends the runs and no more: costs are then learned from requests."""
+        """Makes one run. If it fails, no more are made, and costs are learned from requests."""
         if self._known is not None:
             return False
         if self._sweep is None:
@@ -109,11 +116,11 @@ class CostRuns:
         return self._known is None
 
     def _take(self, sweep: Sweep) -> None:
-        """All runs are made: keep their times, and let the engine begin with them."""
+        """Stores the times of a complete sweep and gives them to the engine."""
         self._known = Calibration(self._key, tuple(sweep.passes), tuple(sweep.drafts), time.time())
-        # A device works for itself: there a time that stands out is one of its own.
-        is_restless = sweep.is_restless and not _is_cuda(self._engine.parts)
-        if is_restless or not sweep.passes:
+        # Nothing else runs on a CUDA device, so unsteady times there are no sign of a busy machine.
+        is_unsteady = sweep.is_unsteady and not _is_cuda(self._engine.parts)
+        if is_unsteady or not sweep.passes:
             self._give_up("the machine was busy" if sweep.passes else "no room for a single run")
             return
         cost_file.write(self._known)
@@ -122,8 +129,8 @@ class CostRuns:
         log.info("calibrated: %s in %.1f s", self._known.summary, sweep.spent_s)
 
     def _give_up(self, reason: str) -> None:
-        """Costs are learned from requests then, until the next start."""
-        log.warning("costs are not calibrated: %s", reason)
+        """Notes that there are no measured times until the next start."""
+        log.warning("costs are not calibrated and will be learned from requests: %s", reason)
         self._known = Calibration(self._key, (), (), time.time())
         self._note(f"failed: {reason}")
 
@@ -134,9 +141,9 @@ class CostRuns:
 
 
 def bounds_of(parts: Parts, config: EngineConfig) -> Bounds:
-    """What is worth timing for an engine of this configuration, and what may be spent on it."""
+    """Returns which runs are useful for this engine, and the time and memory they may take."""
     is_cuda, policy = _is_cuda(parts), config.policy
-    first, *longer = _CONTEXTS if is_cuda else _CPU_CONTEXTS
+    first, *longer = CUDA_CONTEXTS if is_cuda else CPU_CONTEXTS
     contexts = (min(first, parts.max_context // 2), *longer)
     page_bytes = parts.runner.pool.page_bytes
     return Bounds(
@@ -146,22 +153,24 @@ def bounds_of(parts: Parts, config: EngineConfig) -> Bounds:
         policy.max_batch_nodes,
         contexts,
         buckets_of(parts),
-        most_pages=1 << 60 if is_cuda else _CPU_BYTES // page_bytes,
-        longest_ms=math.inf if is_cuda else _LONGEST_MS,
-        budget_s=_BUDGET_S if is_cuda else math.inf,
+        most_pages=1 << 60 if is_cuda else MAX_CPU_BYTES // page_bytes,
+        longest_ms=math.inf if is_cuda else MAX_CPU_RUN_MS,
+        budget_s=CUDA_BUDGET_S if is_cuda else math.inf,
     )
 
 
 def buckets_of(parts: Parts) -> tuple[int, ...]:
-    """Sizes to which the target's passes are padded; () where they are not."""
+    """Returns the sizes to which the target's passes are padded; () if they are not padded."""
     return tuple(getattr(parts.runner, "buckets", ()))
 
 
 def key_of(parts: Parts) -> Key:
-    """All that times hang on. Another machine, another model or another way of passes is another key."""
+    """Returns everything that times depend on: machine, model, drafters, and how passes are run."""
     runner = parts.runner
     decoder = runner.decoder
-    way = "kernels" if runner.has_kernels else "torch" if decoder.switch.reason else str(decoder.layout)
+    passes = (
+        "kernels" if runner.has_kernels else "torch" if decoder.native_loader.reason else str(decoder.layout)
+    )
     graphs = parts.notes.get("graphs")
     drafters = {name: {**one.describe(), "context_bytes": None} for name, one in parts.drafters.items()}
     return {
@@ -172,24 +181,24 @@ def key_of(parts: Parts) -> Key:
         "shape": shape_digest(decoder.spec),
         "drafters": {name: cost_file.digest(one) for name, one in drafters.items()},
         "dtype": str(decoder.dtype).removeprefix("torch."),
-        "weights": decoder.switch.wish.weights,
-        "passes": way,
+        "weights": decoder.native_loader.options.weights,
+        "passes": passes,
         "graphs": isinstance(graphs, dict) and bool(graphs["value"]),
         "buckets": list(buckets_of(parts)),
         "page_size": runner.pool.spec.page_size,
         "torch": torch.__version__,
         "wager": _own_version(),
-        "timed": _TIMED,
+        "timed": TIMING_VERSION,
     }
 
 
 def shape_digest(spec: DecoderSpec) -> str:
-    """The shape of a model, whatever it is called and wherever it lies."""
+    """Returns a digest of the shape of a model, without its name and folder."""
     return cost_file.digest(asdict(spec))
 
 
 def device_name(device: torch.device | str) -> str:
-    """The processor's or the CUDA device's own name."""
+    """Returns the name of the processor or the CUDA device."""
     if torch.device(device).type == "cuda":
         return torch.cuda.get_device_name(device)
     try:
@@ -208,7 +217,7 @@ def _own_version() -> str:
 
 
 def _is_busy() -> bool:
-    """Whether more wanted to run lately than there are cores."""
+    """Returns whether the machine's load is above the number of its cores."""
     return hasattr(os, "getloadavg") and os.getloadavg()[0] > (os.cpu_count() or 1)
 
 

@@ -1,8 +1,8 @@
-"""Where times measured once are kept for the next start: a file for each machine, model and way of passes.
+"""Stores measured times for the next start: one file for each machine, model and way of running passes.
 
-A file is named after its key, all that the times hang on, and believed only where that is the same to the
-letter. A file that is missing, broken or cannot be written costs a measurement, never a start. Knows no
-torch; calibrate.py makes and uses calibrations, `wager doctor` shows them.
+A file is named after a digest of its key, which lists everything that the times depend on, and it is only
+used if its key is exactly the same. If a file is missing, broken or cannot be written, the times are measured
+again. Needs no torch. calibrate.py writes and uses calibrations, and `wager doctor` shows them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Calibration:
-    """Times of one kind of engine on one machine, and when they were taken."""
+    """The measured times of one kind of engine on one machine."""
 
     key: Key
     passes: tuple[PassTime, ...]
     drafts: tuple[DraftTime, ...]
     made_s: float
-    """Seconds since 1970."""
+    """When they were measured, in seconds since 1970."""
 
     @property
     def summary(self) -> str:
@@ -42,11 +42,11 @@ class Calibration:
 
     @property
     def age(self) -> str:
-        return spoken(time.time() - self.made_s)
+        return format_duration(time.time() - self.made_s)
 
 
 def folder() -> Path | None:
-    """Where calibrations are kept: the user's cache; None where there is no such place."""
+    """Returns the folder of the calibrations in the user's cache, or None if the user has no home."""
     base = os.environ.get("XDG_CACHE_HOME")
     try:
         return (Path(base) if base else Path.home() / ".cache") / "wager" / "costs"
@@ -55,20 +55,20 @@ def folder() -> Path | None:
 
 
 def digest(value: object) -> str:
-    """Any record in sixteen letters."""
+    """Returns sixteen hexadecimal digits for any record."""
     text = json.dumps(value, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def read(key: Key) -> Calibration | None:
-    """The calibration of exactly this key, if there is one."""
+    """Returns the calibration of exactly this key, if there is one."""
     place = _path(key)
     found = None if place is None else _load(place)
     return found if found is not None and digest(found.key) == digest(key) else None
 
 
 def stored() -> list[Calibration]:
-    """Every calibration that can be read, the latest first."""
+    """Returns every calibration that can be read, the latest first."""
     place = folder()
     files = sorted(place.glob("*.json")) if place is not None and place.is_dir() else []
     found = [one for one in map(_load, files) if one is not None]
@@ -76,7 +76,7 @@ def stored() -> list[Calibration]:
 
 
 def write(calibration: Calibration) -> None:
-    """Keep it for the next start, in one stroke: another process may read or write the same file."""
+    """Stores a calibration atomically, because another process may read or write the same file."""
     place = _path(calibration.key)
     if place is None:
         return
@@ -86,11 +86,11 @@ def write(calibration: Calibration) -> None:
             json.dump(_as_json(calibration), file, indent=1)
         os.replace(file.name, place)
     except OSError as error:
-        log.warning("the calibration is not kept: %s", error)
+        log.warning("the calibration cannot be stored: %s", error)
 
 
-def spoken(seconds: float) -> str:
-    """A span of time in its largest unit."""
+def format_duration(seconds: float) -> str:
+    """Returns a time span in its largest unit."""
     for size, unit in ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -129,12 +129,12 @@ def _load(place: Path) -> Calibration | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:
-        log.debug("%s is no calibration: %s", place, error)
+        log.debug("%s is not a calibration: %s", place, error)
         return None
 
 
 def _time(value: object) -> float:
     time_ms = float(str(value))
     if not (math.isfinite(time_ms) and time_ms > 0.0):
-        raise ValueError(f"{value} is no time")
+        raise ValueError(f"{value} is not a time")
     return time_ms

@@ -1,8 +1,8 @@
-"""Which passes are timed at a calibration, in which order, and how often.
+"""Which passes a calibration times, in which order, and how often.
 
-The usual cases come first: one row, then more, short contexts before long ones; so a sweep that is cut short
-has what matters most. It goes run by run, so that an idle server can stop between two of them. Knows how to
-spend time, not what for: calibrate.py keeps what it finds.
+Common cases come first: one row before several, short contexts before long ones. A sweep that is cut short
+has therefore measured what matters most. It makes one run at a time, so that an idle server can stop between
+two runs. calibrate.py starts sweeps and uses their times.
 """
 
 from __future__ import annotations
@@ -17,58 +17,69 @@ from typing import NamedTuple
 
 from wager.engine.pass_clock import Clocked, DraftCase, PassCase, PassClock
 from wager.policy import DraftTime, PassTime
-from wager.policy.cost import MAX_TOKENS
-from wager.policy.reach import options
+from wager.policy.costs import MAX_TOKENS
+from wager.policy.yields import options
 
 log = logging.getLogger("wager.engine")
 
 ROWS = (1, 4, 16, 64)
-_REPEATS = 5  # timed runs of a case, behind one that is not
-_RESTLESS = 1.25  # a slow run by the quickest of the same case, beyond which nothing is believed
-_FALL = 1.5  # a pass by one with more tokens, likewise
-_DRAFT_CONTEXT = 256
-_APART = 1.9  # by this factor sizes are apart where not every one of them is worth a run
+"""Numbers of rows that are measured; the cost model interpolates between them."""
+REPEATS = 5
+"""Timed runs of a case; one run before them is not timed because it is cold."""
+MAX_SPREAD = 1.25
+"""Slow run over fastest run of the same case; above it the machine was too busy to believe the times."""
+MAX_FALL = 1.5
+"""Time of a pass over that of a larger one; above it the machine was too busy to believe the times."""
+DRAFT_CONTEXT = 256
+"""Cached tokens of each row in a timed draft."""
+SIZE_RATIO = 1.9
+"""Least ratio of neighbouring pass sizes in shapes for which not every size is measured."""
 
 
 class Bounds(NamedTuple):
-    """What a sweep may cover and spend."""
+    """Which cases a sweep covers, and the time and memory it may use."""
 
     max_rows: int
     max_context: int
-    """Tokens of a row in all."""
+    """The most tokens of one row."""
     max_nodes: int
-    """Guesses for one row, and for all rows together."""
+    """The most guesses for one row."""
     max_batch_nodes: int
+    """The most guesses for all rows together."""
     contexts: tuple[int, ...]
+    """The context lengths to measure."""
     buckets: tuple[int, ...] = ()
-    """Sizes to which passes are padded; () where they are not."""
+    """The sizes to which passes are padded; () if they are not padded."""
     most_pages: int = 1 << 60
+    """The most pages of one run."""
     longest_ms: float = float("inf")
-    """A run beyond which nothing larger of its shape is tried."""
+    """If a run takes longer, no larger one of its shape is made."""
     budget_s: float = float("inf")
+    """The time for all runs together."""
 
 
 class Sweep:
-    """The runs of one calibration; iterating makes them, one at a time."""
+    """The runs of one calibration; each step of its iterator makes one run."""
 
     def __init__(self, clock: PassClock, drafters: Sequence[str], bounds: Bounds) -> None:
         self.passes: list[PassTime] = []
         self.drafts: list[DraftTime] = []
         self.spent_s = 0.0
-        self._unrest: list[float] = []
+        self._spreads: list[float] = []
         self._slow_drafters: set[str] = set()
         self._clock, self._drafters, self._bounds = clock, drafters, bounds
 
     @property
-    def is_restless(self) -> bool:
-        """Whether times contradict each other, since the machine had more to do than these runs: equal ones
-        took times that differ, or larger passes much shorter ones.
+    def is_unsteady(self) -> bool:
+        """Whether the times contradict each other because the machine was busy.
+
+        Either equal runs took very different times, or a larger pass took much less time than a smaller one.
         """
         falls = any(
-            one[1:3] == other[1:3] and one.time_ms > _FALL * other.time_ms
+            one[1:3] == other[1:3] and one.time_ms > MAX_FALL * other.time_ms
             for one, other in pairwise(self.passes)
         )
-        return falls or (bool(self._unrest) and statistics.median(self._unrest) > _RESTLESS)
+        return falls or (bool(self._spreads) and statistics.median(self._spreads) > MAX_SPREAD)
 
     def __iter__(self) -> Iterator[None]:
         bounds, shapes = self._bounds, pass_shapes(self._bounds)
@@ -82,7 +93,7 @@ class Sweep:
             yield from self._all_drafts(rows)
 
     def _pass_runs(self, rows: int, context_len: int, sizes: Sequence[int]) -> Iterator[None]:
-        """One shape, its sizes from below."""
+        """Measures the passes of one shape, the smallest first."""
         for size in sizes:
             case = PassCase(size, rows, context_len)
             if not self._has_room(rows, context_len + max(case.row_tokens)):
@@ -100,10 +111,10 @@ class Sweep:
                 yield from self._draft_runs(drafter, rows)
 
     def _draft_runs(self, drafter: str, rows: int) -> Iterator[None]:
-        """A whole draft, and the shorter ones that a policy may ask for."""
+        """Measures a whole draft and the shorter drafts that a policy may ask for."""
         depths = [0]
         for depth in depths:
-            case = DraftCase(drafter, rows, depth, min(_DRAFT_CONTEXT, self._bounds.max_context // 2))
+            case = DraftCase(drafter, rows, depth, min(DRAFT_CONTEXT, self._bounds.max_context // 2))
             if not self._has_room(rows, self._clock.draft_len(case)):
                 return
             taken: list[Clocked] = []
@@ -117,8 +128,8 @@ class Sweep:
                 self._slow_drafters.add(drafter)
 
     def _repeated(self, run: Callable[[], Clocked | None], taken: list[Clocked]) -> Iterator[None]:
-        """Run a case a few times; its times go to `taken`, the first of them a cold one."""
-        for _ in range(1 + _REPEATS):
+        """Runs a case a few times and appends the times to `taken`; the first one is cold."""
+        for _ in range(1 + REPEATS):
             if self.spent_s > self._bounds.budget_s:
                 return
             began = time.perf_counter()
@@ -132,9 +143,9 @@ class Sweep:
                 return
 
     def _time_ms(self, taken: Sequence[Clocked]) -> float:
-        """The median of the runs behind the cold one."""
+        """Returns the median of the runs behind the cold one."""
         times = sorted(one.time_ms for one in taken[1:])
-        self._unrest.append(times[(3 * len(times)) // 4] / times[0])
+        self._spreads.append(times[(3 * len(times)) // 4] / times[0])
         return times[(len(times) - 1) // 2]
 
     def _has_room(self, rows: int, length: int) -> bool:
@@ -144,17 +155,20 @@ class Sweep:
 
 
 def row_counts(bounds: Bounds) -> list[int]:
+    """Returns the numbers of rows to measure."""
     return [rows for rows in ROWS if rows <= bounds.max_rows]
 
 
 def pass_shapes(bounds: Bounds) -> list[tuple[int, int]]:
-    """(context, rows): all rows with a short context, then with longer ones."""
+    """Returns (context length, rows): all numbers of rows with a short context, then with longer ones."""
     return [(context_len, rows) for context_len in bounds.contexts for rows in row_counts(bounds)]
 
 
 def pass_sizes(rows: int, bounds: Bounds, *, every: bool = True) -> list[int]:
-    """Tokens in passes of so many rows, from plain decoding to the largest bet: the engine's buckets where it
-    has any, else powers of two. Not `every` one of them where they lie close.
+    """Returns the sizes of passes of so many rows, in tokens, from plain decoding to the largest bet.
+
+    They are the engine's buckets if it has any, otherwise powers of two. Unless `every` size is wanted, sizes
+    that are close together are left out.
     """
     most = min(rows * (bounds.max_nodes + 1), bounds.max_batch_nodes + rows, MAX_TOKENS)
     steps = sorted(bounds.buckets) or [1 << n for n in range(MAX_TOKENS.bit_length())]
@@ -164,6 +178,6 @@ def pass_sizes(rows: int, bounds: Bounds, *, every: bool = True) -> list[int]:
         sizes = sorted({rows, *[size for size in sizes if size <= most]})
     kept = sizes[:1]
     for size in sizes[1:]:
-        if every or size >= _APART * kept[-1]:
+        if every or size >= SIZE_RATIO * kept[-1]:
             kept.append(size)
     return kept

@@ -1,7 +1,7 @@
-"""Which runner an engine gets for its device, and what is made ready before the first request.
+"""Chooses the target's runner for the device, and captures and compiles its passes before the first request.
 
-On a CUDA device with triton passes are kernels, captured as graphs here, with progress in the log; elsewhere
-plain torch or native code. Called by assemble.py.
+On a CUDA device with Triton the passes are kernels, captured as CUDA graphs here; elsewhere they are plain
+torch or native code. Called by assemble.py.
 """
 
 from __future__ import annotations
@@ -10,32 +10,38 @@ import logging
 import time
 
 from wager.config import EngineConfig
-from wager.draft.block import BlockDrafter
 from wager.engine.engine import Engine
-from wager.nn import kernels
+from wager.errors import ConfigError
+from wager.nn.kernels.support import pool_refusal
 from wager.nn.models.decoder import Decoder
 from wager.target import TargetRunner
 
 log = logging.getLogger("wager.engine")
 
+PROGRESS_INTERVAL_S = 2.0
+"""The time between two log lines while passes are captured."""
+
 
 def make_runner(decoder: Decoder, num_pages: int, config: EngineConfig, max_context: int) -> TargetRunner:
-    """The target's runner: by kernels where there are any and nobody objects."""
+    """Returns a runner with kernels if the device and the model have them and the config allows them."""
     page_size = config.cache.page_size
-    if config.model.kernels == "off" or not kernels.has_kernels(decoder.device):
+    if config.model.kernels == "off" or decoder.weights is None:
         return TargetRunner(decoder, num_pages, page_size)
+    refusal = pool_refusal(num_pages * page_size, decoder.spec.head_dim)
+    if refusal:
+        raise ConfigError("num_pages", num_pages, f"fewer pages: {refusal}")
     from wager.target.buckets import GraphLimits
     from wager.target.graphs import GraphRunner
 
     scheduler = config.scheduler
-    # Nodes come on top of the tokens that are scheduled, and every running row has at least one of those.
+    # Tree nodes come on top of the scheduled tokens, of which every running row has at least one.
     most = scheduler.max_step_tokens + scheduler.max_rows * (1 + GraphRunner.max_nodes)
-    limits = GraphLimits(scheduler.max_rows, most, max_context)
+    limits = GraphLimits(scheduler.max_rows, most, max_context, scheduler.max_step_tokens)
     return GraphRunner(decoder, num_pages, page_size, limits, capture=config.model.kernels == "auto")
 
 
 def warm(engine: Engine) -> None:
-    """Capture the passes of target and drafters and compile the rest, so that no request waits for it."""
+    """Captures and compiles all passes of target and drafters, so that no request waits for that."""
     runner = engine.runner
     if not runner.has_kernels:
         return
@@ -43,16 +49,16 @@ def warm(engine: Engine) -> None:
 
     def progress(done: int, count: int) -> None:
         nonlocal told
-        if time.perf_counter() - told > 2.0:
+        if time.perf_counter() - told > PROGRESS_INTERVAL_S:
             told = time.perf_counter()
             log.info("capturing passes: %d of %d", done, count)
 
     num_graphs = runner.warm(progress)
     for drafter in engine.drafters.values():
-        if isinstance(drafter, BlockDrafter) and drafter.device is not None:
-            drafter.device.source = runner.features_at
-            num_graphs += drafter.device.warm()
-            runner.warm_unseen(drafter.device.top, drafter.spec.block_size - 1)
+        if drafter.device is not None:
+            warm_device = drafter.device.warm(runner.features_at)
+            num_graphs += warm_device.num_graphs
+            runner.warm_blind(warm_device.top, warm_device.max_depth)
     decoder = runner.decoder
     engine.sampler.warm(decoder.spec.vocab_size, decoder.dtype)
     took = time.perf_counter() - began

@@ -1,8 +1,9 @@
-"""How long a CUDA device was busy for a stage, by events on its stream, read a step later.
+"""Measures how long a CUDA device is busy for each stage, by events on its stream that are read one step
+later.
 
-Whoever launches work says `begin` before it and `end` behind it; nothing waits for either. `turn` closes a
-step and gives the times of the one before, whose work is done by then: a clock that asked sooner would make
-the host wait, and measure that. Used by `wager bench --profile`; an engine has none unless somebody asks.
+Work is launched between `begin` and `end`, and neither waits. `turn` ends a step and returns the times of the
+step before, whose work is finished by then: reading earlier would make the host wait and change what is
+measured. Used by `wager bench --profile`; other engines have no such clock.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import NamedTuple, Protocol, cast
 
 import torch
 
-from wager.nn.kernels.capture import Captured
+from wager.nn.kernels.capture import GraphCache
 
 
 class Event(Protocol):
-    """A mark on the device's stream; `torch.cuda.Event` is one."""
+    """An event on the device's stream, such as `torch.cuda.Event`."""
 
     def record(self) -> None: ...
 
@@ -26,7 +27,7 @@ class Event(Protocol):
 
 
 class _Span(NamedTuple):
-    """Work of a stage, from one mark to the other."""
+    """Work of a stage between two events."""
 
     stage: str
     begin: Event
@@ -34,12 +35,12 @@ class _Span(NamedTuple):
 
 
 def cuda_event() -> Event:
-    """A mark of a CUDA device's stream."""
+    """Returns a new event for the stream of a CUDA device."""
     return cast(Event, torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
 
 
 class DeviceClock:
-    """Spans of work by step."""
+    """Records spans of work and sums them by step and stage."""
 
     def __init__(self, make_event: Callable[[], Event] = cuda_event) -> None:
         self._make_event = make_event
@@ -49,15 +50,15 @@ class DeviceClock:
         self._before: list[_Span] = []
 
     def begin(self, stage: str) -> None:
-        """Work of this stage is launched from here on."""
+        """Marks the start of work of this stage."""
         self._open[stage] = self._mark()
 
     def end(self, stage: str) -> None:
-        """Up to here. Precondition: `begin` was called for it."""
+        """Marks the end of work of this stage. Precondition: `begin` was called for it."""
         self._now.append(_Span(stage, self._open.pop(stage), self._mark()))
 
-    def watch(self, passes: Captured, stage: str) -> None:
-        """Take every pass that goes through `passes` for work of this stage."""
+    def watch(self, passes: GraphCache, stage: str) -> None:
+        """Counts every pass that `passes` runs as work of this stage."""
         run = passes.run
 
         def timed(size: Hashable, call: Callable[[], object]) -> None:
@@ -68,7 +69,7 @@ class DeviceClock:
         passes.run = timed  # type: ignore[method-assign]
 
     def turn(self) -> dict[str, float] | None:
-        """A step is over: milliseconds by stage of the one before it; None where they are not known yet."""
+        """Ends a step; returns milliseconds by stage of the step before, or None if not known yet."""
         spans, self._before, self._now = self._before, self._now, []
         if not all(span.end.query() for span in spans):
             return None
@@ -79,7 +80,7 @@ class DeviceClock:
         return found
 
     def reset(self) -> None:
-        """Forget what is under way: the next step is the first."""
+        """Drops all spans, so that the next step is the first one."""
         self._open, self._now, self._before = {}, [], []
 
     def _mark(self) -> Event:

@@ -1,7 +1,7 @@
-"""What a step tells the callers: the event of one request, and where each of its tokens came from.
+"""The event that a step gives one request, and the origin of each of its tokens.
 
-Made when a verdict is delivered, of what the row and its sequence already know; it changes neither. engine.py
-hands the events out.
+Made by delivery.py from a row and its sequence; the functions here change neither, except for `note_choices`,
+which stores log-probabilities.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wager.target import Choices
 
 
 class Event(NamedTuple):
-    """What a step gave one request. The last event of a request has `finish` set; there is exactly one."""
+    """The tokens and the text that a step gave one request; exactly the last event has `finish` set."""
 
     request_id: Hashable
     token_ids: tuple[int, ...] = ()
@@ -30,26 +30,26 @@ class Event(NamedTuple):
     finish: Finish | None = None
     error: str | None = None
     sequence: Sequence | None = None
-    """The whole state, on the last event."""
+    """The whole state of the request, on its last event."""
     account: Account | None = None
     details: tuple[TokenDetail, ...] = ()
-    """One per token, where the request asked for them."""
+    """One per token if the request asked for them."""
 
     @property
     def close(self) -> CloseReport | None:
-        """What became of its thinking, on the last event of a request that limits or counts it."""
+        """How its thinking ended, on the last event of a request that limits or counts it."""
         return None if self.sequence is None else self.sequence.close
 
     @property
     def repeat_stopped(self) -> bool:
-        """On the last event: whether it was ended because its answer did nothing but repeat itself."""
+        """Whether it was ended because its answer only repeated itself; known on the last event."""
         return self.sequence is not None and self.sequence.repeat_stopped
 
 
 def event_since(sequence: Sequence, num_tokens: int, num_text: int, row: StepRow | None = None) -> Event:
-    """What a sequence has now and had not yet when it had so many tokens and so much text.
+    """The tokens and the text that a sequence has gained since it had so many tokens and characters.
 
-    `row` is the step's; None where there was none: forced tokens before the first step.
+    `row` is its row in the step; None for forced tokens before the first step.
     """
     num_output = num_tokens - sequence.num_prompt
     token_ids, origins = tuple(sequence.tokens[num_tokens:]), tuple(sequence.origins[num_output:])
@@ -64,7 +64,7 @@ def event_since(sequence: Sequence, num_tokens: int, num_text: int, row: StepRow
 def details_of(
     token_ids: Many[int], origins: Many[Origin], bet: int, proposal: Proposal | None
 ) -> tuple[TokenDetail, ...]:
-    """Guesses come first, the i-th from depth i + 1."""
+    """The details of a step's tokens: guesses come first, the i-th from depth i + 1."""
     found = []
     for place, (token, origin) in enumerate(zip(token_ids, origins, strict=True)):
         is_guess = origin is Origin.GUESS
@@ -84,7 +84,7 @@ def _confidence(proposal: Proposal | None, place: int, token: int) -> float | No
 
 
 def note_choices(sequence: Sequence, emitted: int, choices: Choices, places: Many[int]) -> None:
-    """Log-probabilities of what was emitted and the target's confidence, from the path's judged places."""
+    """Store the log-probabilities of emitted tokens and the target's confidence, from the judged places."""
     if choices.logprobs:
         sequence.logprobs += [choices.logprobs[place] for place in places[:emitted]]
     if choices.top_p1:

@@ -1,8 +1,8 @@
-"""Time one pass of the target, or one draft, on pages of its own that are given back at once.
+"""Times one pass of the target or one draft, on free pages that are given back at once.
 
-The texts are made up and the contexts empty of meaning; the work is that of a step: the pass and the target's
-choices, or a drafter's catching up on one token and its guesses. No request is needed and none is touched:
-only free pages are used, nothing is evicted for them. Used by calibrate.py.
+The texts are made up. The work is that of a step: a pass with the target's choices, or a drafter that reads
+one new token and makes its guesses. No request takes part, and no cached page is evicted. Used by
+cost_sweep.py.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from wager.draft.base import Drafter, DraftRow, KeptTokens, Proposal
+from wager.draft.checked import checked
 from wager.engine.device_clock import cuda_event
 from wager.engine.drafting import DRAFT_ROOM
 from wager.engine.engine import Engine
@@ -25,38 +26,44 @@ from wager.records import SamplingParams
 from wager.target import ChoiceRow, RunRow
 from wager.tree import ROOT, Tree
 
-_TOKEN = 1  # what made-up texts consist of
+_TOKEN = 1
+"""The token of which the made-up texts consist."""
 _GREEDY = SamplingParams()
 
 
 class PassCase(NamedTuple):
-    """A target pass: tokens in all its rows together, and the context of each."""
+    """A target pass to be timed."""
 
     num_tokens: int
+    """The tokens of all rows together."""
     rows: int
     context_len: int
+    """The cached tokens of each row."""
 
     @property
     def row_tokens(self) -> list[int]:
-        """Tokens of each row, as even as they can be."""
+        """The number of tokens of each row, as equal as possible."""
         each, more = divmod(self.num_tokens, self.rows)
         return [each + (i < more) for i in range(self.rows)]
 
 
 class DraftCase(NamedTuple):
-    """A draft of so many guesses (0: a whole one), for rows with a context of the same length."""
+    """A draft to be timed."""
 
     drafter: str
     rows: int
     depth: int
+    """The guesses that are asked for; 0 asks for a whole draft."""
     context_len: int
+    """The cached tokens of each row."""
 
 
 class Clocked(NamedTuple):
-    """What a run took; of a draft, how many guesses came of it."""
+    """The time of one run."""
 
     time_ms: float
     depth: int = 0
+    """The number of guesses that a draft made."""
 
 
 class PassClock:
@@ -69,17 +76,18 @@ class PassClock:
         self._is_cuda = torch.device(engine.runner.device).type == "cuda"
 
     def num_pages(self, rows: int, length: int) -> int:
-        """Pages for rows of so many tokens each."""
+        """Returns the number of pages for rows of this length."""
         return rows * self._allocator.pages_for(length)
 
     def has_room(self, rows: int, length: int) -> bool:
         return self.num_pages(rows, length) <= self._allocator.num_free
 
     def time_pass(self, case: PassCase) -> Clocked:
-        """The pass, and the target's choice at each of its tokens.
+        """Times a pass and the target's choice at each of its tokens.
 
-        Of several rows on a device, whose steps are not taken apart later (`Experience`), as plain steps are
-        that run ahead: behind another pass, during which the host has done its part.
+        With several rows on a device, the time is that of a prelaunched plain step: the pass runs behind
+        another one, during which the host has done its work. `Experience` does not split the times of such
+        steps.
         """
         tokens = case.row_tokens
         text = [_TOKEN] * (case.context_len + 1)
@@ -104,7 +112,7 @@ class PassClock:
         self._engine.sampler.choose(result.logits, choices)
 
     def _marked(self, work: Callable[[], None]) -> float:
-        """Milliseconds of the device from what is launched already to the end of this work."""
+        """Returns the device's time for this work, in milliseconds, behind everything launched before."""
         began, ended = cuda_event(), cuda_event()
         began.record()
         work()
@@ -113,7 +121,7 @@ class PassClock:
         return began.elapsed_time(ended)
 
     def time_draft(self, case: DraftCase) -> Clocked | None:
-        """A draft behind one new token; None where the drafter proposes nothing here."""
+        """Times a draft behind one new token; returns None if the drafter proposes nothing here."""
         drafter = self._engine.drafters[case.drafter]
         names = [("calibration", i) for i in range(case.rows)]
         with self._pages(case.rows, self.draft_len(case), drafter) as pages:
@@ -124,7 +132,7 @@ class PassClock:
                     drafter.forget(name)
 
     def draft_len(self, case: DraftCase) -> int:
-        """Tokens of a row, with room behind them for what a drafter lays there."""
+        """Returns the tokens of a row and the room behind them that a drafter may write to."""
         return case.context_len + 2 + DRAFT_ROOM
 
     def _draft(
@@ -133,7 +141,7 @@ class PassClock:
         length = case.context_len
         for name in pages:
             drafter.adopt(name, length)
-        # The first brings the drafter up to date with a context that it never saw.
+        # The first draft makes the drafter read a context that it has never seen.
         if self._guesses(drafter, self._draft_rows(case, pages, length + 1)) is None:
             return None
         width = len(drafter.feature_layers) * self._runner.hidden_size
@@ -155,23 +163,26 @@ class PassClock:
         return [DraftRow(name, text, 1, own, depth=case.depth) for name, own in pages.items()]
 
     def _guesses(self, drafter: Drafter, rows: list[DraftRow]) -> list[Proposal] | None:
-        """Proposals with scores for all rows: one without any is copied text, whose time is not the copy."""
-        if not all(drafter.can_draft(row) for row in rows):
+        """Returns proposals for all rows, or None if there are none or they have no scores.
+
+        A proposal without scores is copied text, and made-up texts say nothing about the time of copying.
+        """
+        if not all(drafter.can_propose(row) for row in rows):
             return None
-        found = drafter.draft(rows, self._engine.parts.noise)
+        answer = drafter.propose(rows, self._engine.parts.noise)
+        found, _ = checked(answer, rows, self._runner.vocab_size)
         scored = [one for one in found if one is not None and one.logprobs is not None]
         return scored if len(scored) == len(rows) else None
 
     @contextmanager
     def _pages(self, rows: int, length: int, drafter: Drafter | None = None) -> Iterator[list[list[int]]]:
-        """Blank pages for each row, given back at the end."""
+        """Provides pages for each row, filled with zeros, and gives them back at the end."""
         assert self.has_room(rows, length), "calibration evicts nothing"
         each = self._allocator.pages_for(length)
         held = [self._allocator.allocate(each) for _ in range(rows)]
         try:
-            for pool in (self._runner.pool, getattr(drafter, "pool", None)):
-                if isinstance(pool, KVPool):
-                    _blank(pool, [page for own in held for page in own])
+            for pool in (self._runner.pool, *(drafter.pools() if drafter is not None else ())):
+                _fill_with_zeros(pool, [page for own in held for page in own])
             yield held
         finally:
             for own in held:
@@ -183,7 +194,7 @@ class PassClock:
 
 
 def comb(num_nodes: int) -> Tree:
-    """A chain with a branch at its end, so that a pass has to mind ancestors as it does with any tree."""
+    """Returns a chain with a branch at its end, so that the pass needs ancestor masks as with any tree."""
     if num_nodes < 2:
         return Tree.chain([_TOKEN] * num_nodes)
     parents = np.arange(-1, num_nodes - 1, dtype=np.int32)
@@ -191,8 +202,8 @@ def comb(num_nodes: int) -> Tree:
     return Tree.of(np.full(num_nodes, _TOKEN), parents)
 
 
-def _blank(pool: KVPool, pages: list[int]) -> None:
-    """Zero what pages hold: left-over bits may be numbers that some machines are slow at."""
+def _fill_with_zeros(pool: KVPool, pages: list[int]) -> None:
+    """Overwrites the pages: left-over bits may be denormal numbers, which are slow on some machines."""
     size = pool.spec.page_size
     with torch.inference_mode():
         for start, length in consecutive_runs(sorted(pages)):

@@ -1,7 +1,7 @@
 """A row of one step, and the small records made of rows: the pass's input, the policy's outcome, the report.
 
-Lives for one step only. It joins what the rooms need to know of a sequence, each in its own words; it decides
-nothing.
+A row lives for one step only. It says what each room needs to know about a sequence in that room's records,
+and decides nothing.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from wager.draft.base import Drafter, DraftRow, Proposal, VerifiedRow
+from wager.draft.base import DeviceDrafting, DraftRow, InFlightRow, Proposal
 from wager.engine.sequence import Sequence
 from wager.engine.telemetry import StepReport
-from wager.policy import PLAIN, Draft, Offer, Row, RowOutcome, StepOutcome
+from wager.policy import PLAIN, Draft, Offer, Plan, Row, RowOutcome, StepOutcome
 from wager.records import CloseKind, Verdict
 from wager.target import ChoiceRow, Choices, RunRow
 from wager.tree import Tree
 
 NO_TREE = Tree.empty()
-"""What every row has until a draft is arranged."""
+"""The tree of every row until a draft is arranged."""
 
 
 @dataclass(slots=True)
@@ -31,20 +31,22 @@ class StepRow:
 
     sequence: Sequence
     num_tokens: int
-    """Pending tokens in the pass."""
+    """Number of its pending tokens in the pass."""
     is_judged: bool
     view: Row
-    """What the policy sees."""
+    """What the policy sees of the row."""
     tree: Tree
     offer: Offer = PLAIN
+    draft: Draft | None = None
+    """The draft as the policy was shown it."""
     verdict: Verdict | None = None
     emitted: int = 0
-    """Tokens that were chosen; forced ones come on top."""
+    """Number of tokens that were chosen, without forced ones."""
     close: CloseKind | None = None
-    """How its thinking is closed in this step; None: it is not."""
+    """How its thinking is closed in this step; None where it is not closed."""
     proposal: Proposal | None = None
-    followed_by: Drafter | None = None
-    """Whose next draft was begun behind this pass, on the device."""
+    next_draft_by: DeviceDrafting | None = None
+    """The drafter's device part that has launched the row's next draft behind the pass."""
 
     def run_row(self) -> RunRow:
         sequence = self.sequence
@@ -52,8 +54,8 @@ class StepRow:
         pending = sequence.tokens[start : start + self.num_tokens]
         return RunRow(pending, self.tree, start, sequence.pages, self.is_judged)
 
-    def kept(self, verdict: Verdict | None) -> Many[int]:
-        """Which of the row's pass tokens stand, ascending: all pending ones, then the accepted path."""
+    def kept_places(self, verdict: Verdict | None) -> Many[int]:
+        """Places of the pass tokens that stay in the cache: the pending ones, then the accepted path."""
         if verdict is None or not verdict.path:
             return range(self.num_tokens)
         return [*range(self.num_tokens), *[self.num_tokens + node for node in verdict.path]]
@@ -73,23 +75,23 @@ class StepRow:
         )
 
     @property
-    def is_settled(self) -> bool:
-        """Whether the target's choices alone make the verdict: nothing bends scores or cuts the path."""
+    def needs_no_host(self) -> bool:
+        """Whether the device's choices alone make the verdict: the host processes no logits, cuts no path."""
         sequence, thinking = self.sequence, self.sequence.thinking
         free = sequence.constraint is None and (thinking is None or thinking.is_closed)
         return self.is_judged and free and (sequence.bare or not self.choice_row().has_processing)
 
-    def verified(self, first_token: int, first_choice: int) -> VerifiedRow:
-        """The row while its pass is under way, in which its tokens and choices begin at these places."""
+    def in_flight_row(self, first_token: int, first_choice: int) -> InFlightRow:
+        """The row while its pass is in flight; its tokens and its choices begin at these places."""
         asked, tree = draft_row(self.sequence, self.num_tokens), self.tree
-        return VerifiedRow(asked, tree.parents.tolist(), tree.max_depth, first_token, first_choice)
+        return InFlightRow(asked, tree.parents.tolist(), tree.max_depth, first_token, first_choice)
 
     def draft_row(self) -> DraftRow:
         return draft_row(self.sequence, self.num_tokens, self.offer.depth)
 
 
-class Longer(Many[int]):
-    """Tokens with more behind them, as one sequence: whoever asks for the end copies no whole text."""
+class ConcatenatedTokens(Many[int]):
+    """Two lists of tokens read as one; a slice at the end does not copy the whole text."""
 
     __slots__ = ("_first", "_more")
 
@@ -115,13 +117,13 @@ class Longer(Many[int]):
 
 def draft_row_behind(sequence: Sequence, verdict: Verdict) -> DraftRow:
     """A sequence as a drafter will see it once a verdict's tokens are appended."""
-    return draft_row(sequence, 1, tokens=Longer(sequence.tokens, verdict.emitted))
+    return draft_row(sequence, 1, tokens=ConcatenatedTokens(sequence.tokens, verdict.emitted))
 
 
 def draft_row(
     sequence: Sequence, num_pending: int, depth: int = 0, tokens: Many[int] | None = None
 ) -> DraftRow:
-    """A sequence as a drafter sees it; `tokens`: not as they are, but as they will be."""
+    """A sequence as a drafter sees it; `tokens` replaces its tokens by those that it will have."""
     return DraftRow(
         sequence.request_id,
         sequence.tokens if tokens is None else tokens,
@@ -133,17 +135,8 @@ def draft_row(
     )
 
 
-def any_broken(proposals: Many[Proposal | None]) -> bool:
-    """Whether any of these drafts `is_broken`, asked of all at once."""
-    scores = [p.logprobs.ravel() for p in proposals if p is not None and p.logprobs is not None]
-    if not scores:
-        return False
-    every = scores[0] if len(scores) == 1 else np.concatenate(scores)
-    return bool(every.size) and bool(np.isnan(np.minimum.reduce(every)))
-
-
 def within_grammar(sequence: Sequence, proposal: Proposal | None) -> Proposal | None:
-    """A draft bent to the sequence's grammar, of which drafters know nothing."""
+    """A draft restricted to the sequence's grammar, which drafters do not know."""
     constraint = sequence.constraint
     if constraint is None or proposal is None:
         return proposal
@@ -152,7 +145,7 @@ def within_grammar(sequence: Sequence, proposal: Proposal | None) -> Proposal | 
 
 
 def permitted_tree(sequence: Sequence, tree: Tree) -> Tree:
-    """Without the guesses that the sequence's grammar forbids: verifying them could give nothing."""
+    """The tree without the guesses that the sequence's grammar forbids."""
     constraint = sequence.constraint
     if constraint is None or not tree.num_nodes:
         return tree
@@ -161,15 +154,17 @@ def permitted_tree(sequence: Sequence, tree: Tree) -> Tree:
 
 
 def grammar_masks(sequence: Sequence, tree: Tree) -> npt.NDArray[np.uint8]:
-    """What the sequence's grammar allows behind the root and each node."""
+    """The tokens that the sequence's grammar allows behind the root and behind each node."""
     constraint = sequence.constraint
     assert constraint is not None
     constraint.follow(sequence.output_ids, sequence.origins)
     return constraint.masks(tree.token_ids.tolist(), tree.parents.tolist())
 
 
-def closed(rows: Many[StepRow], verdicts: Many[Verdict | None], choices: Choices) -> list[Verdict | None]:
-    """Verdicts that end where a row's thinking is closed from outside; the row then says how in `close`."""
+def close_thinking(
+    rows: Many[StepRow], verdicts: Many[Verdict | None], choices: Choices
+) -> list[Verdict | None]:
+    """Cut each verdict where the row's thinking is closed by its budget, and set the row's `close`."""
     found, start = list(verdicts), 0
     if all(row.sequence.thinking is None for row in rows):
         return found
@@ -186,7 +181,7 @@ def closed(rows: Many[StepRow], verdicts: Many[Verdict | None], choices: Choices
 
 
 def _cut(verdict: Verdict, num_accepted: int) -> Verdict:
-    """The verdict as if nothing deeper had been offered: what stood there is the target's own choice."""
+    """The verdict as if the tree had ended there; the token at that place is the target's own choice."""
     if num_accepted == len(verdict.accepted):
         return verdict
     return Verdict(
@@ -197,16 +192,16 @@ def _cut(verdict: Verdict, num_accepted: int) -> Verdict:
     )
 
 
-def drafts_of(rows: Many[StepRow], proposals: Many[Proposal | None]) -> list[Draft | None]:
-    """What was proposed, in the policy's words."""
+def drafts_of(rows: Many[StepRow]) -> list[Draft | None]:
+    """The rows' proposals as the policy is shown them."""
     return [
         None if p is None else Draft(row.offer.drafter or "", len(p.token_ids), p.logprobs, p.spine_only)
-        for row, p in zip(rows, proposals, strict=True)
+        for row, p in [(row, row.proposal) for row in rows]
     ]
 
 
 def stacked_tokens(proposals: Many[Proposal | None]) -> npt.NDArray[np.int64]:
-    """[rows, depths, ranks], as the policy's scores are laid out."""
+    """The tokens of all proposals, [rows, depths, ranks], in the order of the policy's scores."""
     if len(proposals) == 1 and proposals[0] is not None:
         return proposals[0].token_ids[None]
     depths = max(p.token_ids.shape[0] for p in proposals if p is not None)
@@ -219,28 +214,31 @@ def stacked_tokens(proposals: Many[Proposal | None]) -> npt.NDArray[np.int64]:
     return tokens
 
 
-def outcome_of(rows: Many[StepRow], stage_ms: dict[str, float], learn_ms: float = 0.0) -> StepOutcome:
-    """The step in the policy's words: its whole time, since all of it keeps the next one waiting.
+def outcome_of(
+    rows: Many[StepRow], bets: Plan, stage_ms: dict[str, float], learn_ms: float, *, is_typical: bool
+) -> StepOutcome:
+    """The outcome of the step as the policy is told it; it covers the whole time of the step.
 
-    Deciding and learning (`learn_ms`, the step before's) are charged to the bet that caused them, the rest
-    to the pass.
+    The time of deciding and of learning (`learn_ms`, from the previous step) is charged to the draft, the
+    rest to the pass.
     """
     shares, num_tokens, drafted = [], 0, False
     for row in rows:
         verdict, offer, num_nodes = row.verdict, row.offer, row.tree.num_nodes
         accepted = 0 if verdict is None else len(verdict.accepted)
         at_leaf = verdict is None or verdict.first_rejection is None
-        shares.append(RowOutcome(row.view, offer, num_nodes, accepted, row.emitted, at_leaf))
+        shares.append(RowOutcome(row.view, offer, num_nodes, accepted, row.emitted, at_leaf, row.draft))
         num_tokens += row.num_tokens + num_nodes
         drafted = drafted or offer.drafter is not None
     deciding_ms = stage_ms["bet"] + stage_ms["draft"] + stage_ms["arrange"] + learn_ms
     verify_ms = sum([stage_ms[stage] for stage in ("plan", "verify", "accept", "commit", "emit")])
     if not drafted:
-        return StepOutcome(shares, num_tokens, verify_ms + deciding_ms, 0.0)
-    return StepOutcome(shares, num_tokens, verify_ms, deciding_ms)
+        verify_ms, deciding_ms = verify_ms + deciding_ms, 0.0
+    return StepOutcome(shares, num_tokens, verify_ms, deciding_ms, is_typical=is_typical, plan=bets)
 
 
 def report_of(outcome: StepOutcome, stage_ms: dict[str, float]) -> StepReport:
+    """The numbers of the step for telemetry."""
     bets, drafters, accepted, emitted = [], [], 0, 0
     for share in outcome.rows:
         bets.append(share.num_nodes)

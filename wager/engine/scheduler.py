@@ -1,9 +1,10 @@
-"""Who runs in this step, with how many tokens, on which pages. No torch, no tokens' meaning.
+"""Decides who runs in a step, with how many tokens, on which pages. It knows no torch and no token's meaning.
 
 Running rows come first, then sequences that lost their pages, then new ones in the configured order, as long
 as rows, tokens and memory allow. Every step each running row gets at least one token, or the youngest of the
-least important rows gives up its pages and waits: nobody starves and nothing deadlocks, since what could
-never fit is refused on arrival. The plan stage calls `plan`; commit and emit call `grow` and `finish`.
+least important rows gives up its pages and waits. So no request starves and nothing deadlocks, because a
+request that could never fit is refused on arrival. The plan stage calls `plan`; later stages call `grow`,
+`share` and `finish`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from wager.errors import CapacityError, OutOfPages
 from wager.kvcache.pages import PageAllocator
 from wager.kvcache.prefix import PrefixIndex
 
-_AGING = 16  # under `shortest`, every step of waiting counts as this many tokens fewer
+_AGING = 16
+"""Tokens by which a request counts as shorter for every step that it has waited, under `shortest`."""
 
 
 class Planned(NamedTuple):
@@ -30,18 +32,26 @@ class Planned(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the last pending token is in: only then is there a root to guess from, a token to emit."""
+        """Whether the last pending token is included, so that the row has a root and emits a token."""
         return self.num_tokens == self.sequence.num_pending
+
+
+class NextPlan(NamedTuple):
+    """The rows of a step that is planned before the verdict of the step in flight is known."""
+
+    rows: list[Planned]
+    num_unread: int
+    """The first rows, this many, have one pending token that only the device knows."""
 
 
 @dataclass
 class Memory:
-    """The pages that sequences live on."""
+    """The pages of all sequences."""
 
     allocator: PageAllocator
     index: PrefixIndex | None
     threshold: float = 0.9
-    """New sequences are let in only while fewer pages than this share are in use."""
+    """New sequences are admitted only while less than this share of the pages is in use."""
 
     @property
     def num_pages(self) -> int:
@@ -53,16 +63,19 @@ class Memory:
 
 @dataclass
 class Hooks:
-    """What a drafter must hear of; the engine fills these in."""
+    """Calls by which drafters follow the scheduler's decisions; the engine sets them."""
 
     need_draft: bool = False
-    """Only pages with the drafter's context are worth taking over."""
+    """Whether shared pages are useful only with the drafter's context."""
     adopt: Callable[[Sequence], None] = lambda _sequence: None
     settle: Callable[[Sequence, int], bool] = lambda _sequence, _num_tokens: True
     forget: Callable[[Sequence], None] = lambda _sequence: None
     relocate: Callable[[list[int], list[int]], None] | None = None
-    """Copies what pages hold to other pages. Given where attention reads a run of pages without copying and
-    scattered ones only by gathering them in every layer of every pass: there one copy now is cheaper."""
+    """Copies the contents of pages to other pages.
+
+    It is set where attention gathers scattered pages in every layer of every pass, but reads a run of pages
+    in place: there one copy is cheaper.
+    """
     salt: str = ""
 
 
@@ -76,7 +89,7 @@ class Scheduler:
     running: list[Sequence] = field(default_factory=list)
     waiting: list[Sequence] = field(default_factory=list)
     _served: dict[str, float] = field(default_factory=dict)
-    """Tokens served by client, of those with something running or waiting."""
+    """Tokens served by client, for clients with a running or waiting request."""
     _clock: int = 0
     num_preemptions: int = 0
 
@@ -87,7 +100,7 @@ class Scheduler:
             raise CapacityError(
                 f"the request may need {sequence.max_len} tokens of memory; there is room for {most} in all"
             )
-        # A newcomer begins level with the least served, not ahead of all by their whole past.
+        # A new client starts level with the least served one, not ahead of all others.
         self._served.setdefault(sequence.request.client, min(self._served.values(), default=0.0))
         sequence.queued_at = self._clock
         self.waiting.append(sequence)
@@ -96,11 +109,14 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self.running or self.waiting)
 
-    def plan(self, begun: Many[Sequence] = ()) -> list[Planned]:
-        """The rows of the next step, with pages for all their tokens: those of a pass under way if any is."""
+    def plan(self, in_flight: Many[Planned] = ()) -> list[Planned]:
+        """The rows of the next step, with pages for all their tokens.
+
+        `in_flight` are the rows of the pass that has been launched for this step, if there is one.
+        """
         self._clock += 1
-        if begun:
-            return [Planned(sequence, 1) for sequence in begun]
+        if in_flight:
+            return list(in_flight)
         budget = self.config.max_step_tokens
         rows: list[Planned] = []
         for sequence in self._in_order():
@@ -108,8 +124,72 @@ class Scheduler:
         self._admit(rows, budget)
         return rows
 
+    def plan_behind(self, in_flight: Many[Planned]) -> NextPlan | None:
+        """The rows of the step behind the one in flight, before its verdict is known.
+
+        Rows that reach their length limit are left out, prompts go on, and waiting sequences are admitted.
+        The rows have pages for all their tokens. None where the step needs the verdict: nobody is known to
+        run, or a sequence would have to be preempted.
+        """
+        unread, prompts = [], []
+        for row in in_flight:
+            if not row.is_whole:
+                prompts.append(row)
+            elif len(row.sequence.tokens) + 1 < row.sequence.max_len:
+                unread.append(row)
+        rows, budget = list[Planned](), self.config.max_step_tokens
+        try:
+            for sequence, num_tokens in unread:
+                self.grow(sequence, sequence.num_cached + num_tokens + 1)
+                rows.append(Planned(sequence, 1))
+            budget -= len(rows)
+            if len(prompts) > 1:
+                prompts.sort(key=lambda row: self._rank(row.sequence))
+            for sequence, num_tokens in prompts:
+                start = sequence.num_cached + num_tokens
+                count = min(len(sequence.tokens) - start, self.config.prefill_chunk, max(budget, 1))
+                self.grow(sequence, start + count)
+                rows.append(Planned(sequence, count))
+                budget -= count
+        except OutOfPages:
+            return None
+        if self.waiting and not self._admit_behind(in_flight, rows, budget):
+            return None
+        return NextPlan(rows, len(unread)) if rows else None
+
+    def _admit_behind(self, in_flight: Many[Planned], rows: list[Planned], budget: int) -> bool:
+        """Admit waiting sequences to a step planned behind the one in flight; False where one must make way.
+
+        The rows that are in flight and not in `rows` reach their length limit, so their places are free.
+        """
+        num_leaving = len(in_flight) - len(rows)
+        new_prompts = [row.sequence for row in in_flight if row.is_whole and not row.sequence.stats.steps]
+        while self.waiting and budget > 0:
+            sequence = min(self.waiting, key=self._turn)
+            if len(self.running) - num_leaving >= self.config.max_rows:
+                return self._victim_for(sequence) is None
+            if self.memory.is_full() and sequence.num_preemptions == 0:
+                return True
+            if self._is_shared_soon(sequence, new_prompts) or not self._start(sequence, rows, budget):
+                return True
+            budget -= rows[-1].num_tokens
+        return True
+
+    def _is_shared_soon(self, sequence: Sequence, new_prompts: Many[Sequence]) -> bool:
+        """Whether more of the sequence's pages can be shared once these prompts have been read."""
+        index, size = self.memory.index, self.memory.allocator.page_size
+        if index is None or not new_prompts:
+            return False
+        pages = index.match(sequence.tokens, need_draft=self.hooks.need_draft, salt=self.hooks.salt)
+        self.memory.allocator.release(pages)
+        stop = (len(pages) + 1) * size
+        if stop >= len(sequence.tokens):
+            return False
+        wanted = sequence.tokens[:stop]
+        return any(prompt.tokens[:stop] == wanted for prompt in new_prompts)
+
     def room(self, planned: Planned, num_rows: int) -> int:
-        """Nodes this row may have: free slots of its pages and a fair part of the available ones."""
+        """Most nodes of this row: the free slots of its pages and a fair share of the available pages."""
         sequence, size = planned.sequence, self.memory.allocator.page_size
         own = len(sequence.pages) * size - sequence.num_cached - planned.num_tokens
         return own + self.memory.allocator.num_available // max(num_rows, 1) * size
@@ -125,7 +205,7 @@ class Scheduler:
             self._straighten(sequence)
 
     def _straighten(self, sequence: Sequence) -> None:
-        """Move a sequence to one run of pages, where that helps and there is such a run."""
+        """Move a sequence to one run of consecutive pages, where that helps and such a run is free."""
         pages, allocator = sequence.pages, self.memory.allocator
         if self.hooks.relocate is None or is_run(pages) or allocator.longest_run < len(pages):
             return
@@ -165,7 +245,7 @@ class Scheduler:
         return next((s for s in (*self.running, *self.waiting) if s.request_id == request_id), None)
 
     def _in_order(self) -> list[Sequence]:
-        """The running sequences: those that decode before those that read, the more important first."""
+        """The running sequences: those that decode before those in prefill, the more important first."""
         if len(self.running) < 2:
             return list(self.running)
         return sorted(self.running, key=lambda s: (s.num_pending > 1, self._rank(s)))
@@ -224,18 +304,23 @@ class Scheduler:
         sequence.num_cached = sequence.num_reused = len(pages) * self.memory.allocator.page_size
 
     def _make_way(self, sequence: Sequence, rows: list[Planned]) -> bool:
-        """Under `priority`, a more important arrival takes the place of the least important row."""
-        if self.config.order != "priority":
-            return False
-        victim = max(self.running, key=self._rank)
-        if victim.params.priority >= sequence.params.priority:
+        """Under `priority`, preempt the least important row for a more important arrival."""
+        victim = self._victim_for(sequence)
+        if victim is None:
             return False
         self._preempt(victim)
         rows[:] = [row for row in rows if row.sequence is not victim]
         return True
 
+    def _victim_for(self, sequence: Sequence) -> Sequence | None:
+        """The running sequence that a more important arrival preempts under `priority`, if there is one."""
+        if self.config.order != "priority":
+            return None
+        victim = max(self.running, key=self._rank)
+        return victim if victim.params.priority < sequence.params.priority else None
+
     def _preempt(self, sequence: Sequence) -> None:
-        """Take a running sequence's pages; it waits, keeps its tokens, and comes back before new ones."""
+        """Take a running sequence's pages; it waits with its tokens and is admitted before new ones."""
         self._release(sequence, keep=True)
         sequence.num_preemptions += 1
         self.num_preemptions += 1
@@ -253,12 +338,12 @@ class Scheduler:
         sequence.pages, sequence.num_cached, sequence.in_index = [], 0, 0
 
     def _rank(self, sequence: Sequence) -> tuple[float, int]:
-        """Smaller is more important: who keeps its pages."""
+        """The importance of a running sequence for keeping its pages; smaller is more important."""
         priority = -sequence.params.priority if self.config.order == "priority" else 0
         return priority, sequence.arrival
 
     def _turn(self, sequence: Sequence) -> tuple[float, float, int]:
-        """Smaller is sooner: who of the waiting comes next."""
+        """The order of the waiting sequences; smaller is admitted sooner."""
         back = 0.0 if sequence.num_preemptions else 1.0
         order = self.config.order
         if order == "priority":

@@ -1,8 +1,8 @@
 """A request while it runs: its tokens, its place in memory, and when it ends.
 
-A sequence owns its tokens (prompt and output), how many of them are in the target's cache, its pages, and the
-texts derived from its output. Pending tokens are known but not cached. It knows no tensors and no other
-sequence; the scheduler moves it about, the step's emit stage appends to it.
+A sequence owns its tokens (prompt and output), the number of them that are in the target's cache, its pages,
+and the text made from its output. Pending tokens are known but not cached. It knows no tensors and no other
+sequence. The scheduler admits and preempts it, and delivery.py appends to it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wager.text.stops import StopFinder
 
 
 class Finish(StrEnum):
-    """How a request ended: exactly one of these."""
+    """How a request ended."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -42,16 +42,16 @@ _TARGET, _GUESS, _FORCED = Origin.TARGET, Origin.GUESS, Origin.FORCED
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client asked for, checked and tokenised."""
+    """A client's request after checks and tokenisation."""
 
     request_id: Hashable
     prompt_ids: tuple[int, ...]
     params: SamplingParams
     seed: int
     client: str = ""
-    """Whose share it counts against under the `fair` order."""
+    """The client whose share it counts against under the `fair` order."""
     end_ids: tuple[int, ...] = ()
-    """Tokens that end the text: the model's own, unless ignored, and the request's."""
+    """Tokens that end the text: the model's own unless the request ignores them, and the request's."""
 
 
 @dataclass(eq=False, slots=True)
@@ -60,13 +60,13 @@ class Sequence:
 
     request: Request
     max_len: int
-    """Most tokens it may have, prompt included; at most what its params allow."""
+    """Most tokens that it may have, prompt included."""
     arrival: int
     """Its number in the order of arrival."""
     detokenizer: Detokenizer | None = None
     stops: StopFinder | None = None
     bare: bool = False
-    """Whether its tokens are known to be the likeliest ones as they are, as the sampler says."""
+    """Whether every token is the argmax of unprocessed scores (`is_bare`)."""
     tokens: list[int] = field(default_factory=list)
     num_cached: int = 0
     pages: list[int] = field(default_factory=list)
@@ -76,11 +76,11 @@ class Sequence:
     error: str | None = None
     matched_stop: str | int | None = None
     logprobs: list[object] = field(default_factory=list)
-    """One entry per token where the request asked for them; None for those that were forced."""
+    """One entry per token if the request asked for them; the entry of a forced token is None."""
     thinking: Thinking | None = None
-    """Where its thinking stands; None where nobody limits or counts it."""
+    """The state of its thinking; None where it is neither limited nor counted."""
     constraint: Constraint | None = None
-    """Where it stands in its grammar; None where it follows none."""
+    """Its state in its grammar; None without a grammar."""
     stats: SpeculationStats = field(default_factory=SpeculationStats)
     target_p1: float | None = None
     phase: str = ""
@@ -91,13 +91,13 @@ class Sequence:
     """Prompt tokens taken over from shared pages at the last admission."""
     drafting_failed: bool = False
     in_index: int = 0
-    """Full pages already given to the prefix index."""
-    # Of the request, at hand because every stage of every step asks for them.
+    """Number of full pages that have been given to the prefix index."""
+    # These repeat the request's values, because every stage of every step reads them.
     request_id: Hashable = field(init=False)
     params: SamplingParams = field(init=False)
     num_prompt: int = field(init=False)
     nodes: int | None = field(init=False)
-    """Guesses it asked for itself in every step: 0 none at all; None: as the policy says."""
+    """Guesses per step that the request asked for (0: none); None leaves it to the policy."""
 
     def __post_init__(self) -> None:
         request = self.request
@@ -109,7 +109,9 @@ class Sequence:
         if self.params.thinking is not None:
             self.thinking = Thinking(self.params.thinking)
         if self.params.grammar is not None:
-            self.phase = "grammar"  # drafts are worth something else there, and the policy learns it apart
+            self.phase = (
+                "grammar"  # drafts are accepted differently there, so the policy learns it separately
+            )
 
     @property
     def num_pending(self) -> int:
@@ -130,7 +132,7 @@ class Sequence:
 
     @property
     def max_depth(self) -> int:
-        """How deep a tree may be: the bonus comes behind it, and there the text or its thinking may end."""
+        """Greatest depth of a tree, so that the bonus behind it still fits its text and its thinking."""
         left = self.max_len - len(self.tokens)
         if self.thinking is not None:
             before_close = self.thinking.left
@@ -139,20 +141,20 @@ class Sequence:
 
     @property
     def close(self) -> CloseReport | None:
-        """What became of its thinking; None where nobody limits or counts it."""
+        """How its thinking ended; None where it is neither limited nor counted."""
         return None if self.thinking is None else self.thinking.report
 
     @property
     def repeat_stopped(self) -> bool:
-        """Whether it was ended because its answer did nothing but repeat itself."""
+        """Whether it was ended because its answer only repeated itself."""
         cut = self.finish is Finish.STOP and self.matched_stop is None
         return cut and self.thinking is not None and self.thinking.repeated
 
     def append(self, accepted: Tokens[int], bonus: int | None) -> int:
-        """Take in a step's tokens up to the first that ends it; returns how many were taken.
+        """Append a step's tokens up to the first that ends the text; returns how many were appended.
 
-        Sets `finish` where the text ends. A stop string may end inside the accepted path: what lies behind
-        the token that completed it is dropped. `bonus` is None where a forced close takes its place.
+        Sets `finish` where the text ends. A stop string may end inside the accepted path: tokens behind the
+        one that completes it are dropped. `bonus` is None where a forced close replaces it.
         """
         taken = 0
         for token in (*accepted, bonus) if bonus is not None else accepted:
@@ -182,12 +184,12 @@ class Sequence:
     def _think(self, thinking: Thinking, token: int) -> None:
         thinking.feed(token)
         if self.constraint is not None:
-            return  # the grammar says where the text ends, and a list may well repeat itself
+            return  # the grammar decides where the text ends, and a list may repeat itself
         if thinking.repeated and self.finish is None and self.num_output > self.params.min_tokens:
             self.finish = Finish.STOP
 
     def force(self, kind: CloseKind) -> int:
-        """Write the close of its thinking; returns how many tokens of it, fewer where the text ends in it."""
+        """Append the forced close of its thinking; returns how many tokens of it the text took."""
         assert self.thinking is not None and self.finish is None
         start = len(self.tokens)
         for token in self.thinking.force(kind):
@@ -203,7 +205,7 @@ class Sequence:
         return num_forced
 
     def _extend_text(self, piece: str) -> None:
-        # A stop string before min_tokens is text like any other: a finder that hit would swallow the rest.
+        # A stop string before min_tokens is ordinary text, so the finder must not see it.
         if self.stops is None or self.num_output <= self.params.min_tokens:
             self.text += piece
             return
@@ -213,7 +215,7 @@ class Sequence:
             self.finish, self.matched_stop = Finish.STOP, found.hit.stop
 
     def _flush(self) -> None:
-        """The end: whatever was held back belongs to the text, unless a stop string cut it."""
+        """Append the text that was held back, unless a stop string has cut it."""
         if self.detokenizer is None or isinstance(self.matched_stop, str):
             return
         rest = self.detokenizer.flush()
@@ -223,14 +225,14 @@ class Sequence:
             self.text += self.stops.flush(rest).text
 
     def end(self, finish: Finish, error: str | None = None) -> None:
-        """End it from outside: an abort or a failure."""
+        """End it for a reason outside its text: an abort or a failure."""
         if self.finish is None:
             self.finish, self.error = finish, error
             self._flush()
 
 
 def asked_nodes(speculation: str | None) -> int | None:
-    """The guesses per step in a request's own word for them."""
+    """The number of guesses per step that a request's `speculation` names."""
     if speculation is None:
         return None
     return 0 if speculation == "off" else int(speculation.partition(":")[2])

@@ -1,149 +1,150 @@
-"""One step of the engine, nine stages, top to bottom. Read this first.
+"""One step of the engine: nine stages in order, with what is prelaunched on a device. Read this first.
 
-    plan     who runs, which prompt chunks            emit     append, finish, release
-    bet      is drafting worth it, with which drafter  learn    what it cost and what it yielded
-    draft    what might come
-    arrange  which guesses to verify, now that their confidence is known
-    verify   one target pass over all rows
-    accept   which path stands
-    commit   make caches equal to the verdict
+    plan     who runs, with which prompt chunks       accept   which path of each tree is accepted
+    bet      which rows draft, with which drafter     commit   make the caches equal to the verdict
+    draft    the proposals of the drafters            emit     append tokens, end requests, make events
+    arrange  which guesses to verify                  learn    tell the policy what it cost and yielded
+    verify   one target pass over all rows, and the target's choices
 
 A row is pending tokens plus a tree. Prefill, plain decoding and speculation are the same code with other
-numbers: there is no branch on drafter, model or policy kind here. Called by engine.py, one step at a time.
+numbers, without a branch on drafter, model or policy kind. So that a device is not idle meanwhile,
+`engine.prelaunch` launches work early, and `engine.pipeline` holds the verify pass in flight.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from wager.draft.base import Proposal
-from wager.engine.rows import StepRow, closed, drafts_of, outcome_of, report_of, stacked_tokens
-from wager.engine.sequence import Finish
+from wager.engine.delivery import Delivery
+from wager.engine.drafting import Drafting
+from wager.engine.learning import Learning
+from wager.engine.observation import observe
+from wager.engine.pipeline import Strategy, is_typical
+from wager.engine.prelaunch import Prelaunch
+from wager.engine.rows import StepRow, close_thinking, drafts_of, outcome_of, report_of, stacked_tokens
+from wager.engine.step_engine import StepEngine
 from wager.engine.telemetry import StageClock, StepReport
-from wager.policy import Offer, StepOutcome
+from wager.policy import Controller, Plan, StepOutcome
 from wager.records import Verdict
-from wager.target import Choices, RunResult, judge
+from wager.target import NO_CHOICES, Choices, RunResult, judge
 from wager.tree import row_trees
 
-if TYPE_CHECKING:
-    from wager.engine.engine import Engine
 
-
-def run_step(engine: Engine) -> StepReport | None:
-    """Run one step; None when nobody can run. Afterwards every row has moved on, ended or failed."""
+def run_step(engine: StepEngine) -> StepReport | None:
+    """Run one step; None when nobody can run."""
     clock = StageClock()
     rows = plan(engine)
     clock.mark("plan")
     if not rows:
-        engine.catch_up()
+        engine.learning.catch_up()
         return None
-    offers = bet(engine, rows)
+    bets = bet(engine.controller, rows)
     clock.mark("bet")
-    proposals = draft(engine, rows, offers)
+    draft(engine.prelaunch, engine.drafting, rows, bets)
     clock.mark("draft")
-    arrange(engine, rows, proposals)
+    arrange(engine, rows, bets)
     clock.mark("arrange")
-    result, choices = verify(engine, rows)
+    result, choices, typical = verify(engine, rows)
     clock.mark("verify")
     verdicts = accept(rows, choices)
     clock.mark("accept")
     commit(engine, rows, result, verdicts)
     clock.mark("commit")
-    emit(engine, rows, verdicts, choices)
+    emit(engine.delivery, rows, verdicts, choices)
     clock.mark("emit")
-    outcome = outcome_of(rows, clock.ms, engine.learn_ms)
-    is_typical = not engine.ahead.has_paused and not engine.supposed.was_taken
-    overlaps = engine.runner.has_kernels
-    learn(engine, outcome._replace(is_typical=is_typical, overlaps=overlaps))
+    outcome = outcome_of(rows, bets, clock.ms, engine.learning.learn_ms, is_typical=typical)
+    learn(engine.learning, engine.delivery, outcome)
     clock.mark("learn")
-    engine.learn_ms = clock.ms["learn"]
+    engine.learning.learn_ms = clock.ms["learn"]
     return report_of(outcome, clock.ms)
 
 
-def plan(engine: Engine) -> list[StepRow]:
-    """Ask the scheduler who runs, or take the rows that run already; look at each as the policy will."""
-    return engine.observe(engine.scheduler.plan(engine.ahead.sequences()))
+def plan(engine: StepEngine) -> list[StepRow]:
+    """The rows of the plain pass in flight, or those that the scheduler plans, as the policy sees them."""
+    in_flight = engine.pipeline.planned()
+    planned = engine.scheduler.plan(in_flight)
+    return observe(engine, engine.drafting, planned, is_in_flight=bool(in_flight))
 
 
-def bet(engine: Engine, rows: list[StepRow]) -> list[Offer]:
-    """The first decision: which rows draft, with which drafter."""
-    return engine.controller.offer([row.view for row in rows])
-
-
-def draft(engine: Engine, rows: list[StepRow], offers: list[Offer]) -> list[Proposal | None]:
-    """One pass per drafter for all rows it serves; a bet sight unseen has its target pass queued behind."""
-    for row, offer in zip(rows, offers, strict=True):
+def bet(controller: Controller, rows: list[StepRow]) -> Plan:
+    """The policy's first decision: which rows draft, with which drafter."""
+    bets = controller.plan([row.view for row in rows])
+    for row, offer in zip(rows, bets.offers, strict=True):
         row.offer = offer
-    engine.unseen.begin(rows)
-    return engine.drafting.propose(rows)
+    return bets
 
 
-def arrange(engine: Engine, rows: list[StepRow], proposals: list[Proposal | None]) -> None:
-    """The second decision: one forest, cut into a tree per row. Sight unseen it was made with the bet."""
-    drafts = drafts_of(rows, proposals)
-    if engine.unseen.has_begun:
-        trees = engine.unseen.see(rows, drafts)
+def draft(prelaunch: Prelaunch, drafting: Drafting, rows: list[StepRow], bets: Plan) -> None:
+    """One draft per drafter for all rows that it serves; a blind bet has its verify pass launched behind."""
+    prelaunch.blind.launch(rows, bets)
+    drafting.propose(rows)
+
+
+def arrange(engine: StepEngine, rows: list[StepRow], bets: Plan) -> None:
+    """The policy's second decision: one forest, cut into a tree per row; a blind bet's trees are read."""
+    drafts = drafts_of(rows)
+    if engine.pipeline.strategy is Strategy.BLIND:
+        trees = engine.prelaunch.blind.read_trees()
     elif any(drafts):
-        forest = engine.controller.arrange([row.view for row in rows], drafts)
-        trees = row_trees(forest, forest.num_nodes, stacked_tokens(proposals))
-        trees = [engine.fit_tree(row, tree) for row, tree in zip(rows, trees, strict=True)]
-        trees = engine.supposed.bet(rows, trees)
+        forest = engine.controller.arrange(bets, [row.view for row in rows], drafts)
+        trees = row_trees(forest, forest.num_nodes, stacked_tokens([row.proposal for row in rows]))
+        trees = [engine.drafting.fit_tree(row, tree) for row, tree in zip(rows, trees, strict=True)]
+        trees = engine.prelaunch.copy.prefer_in_flight(rows, trees)
     else:
         return
-    for row, proposal, tree in zip(rows, proposals, trees, strict=True):
-        row.tree = tree
-        engine.drafting.remember(row, proposal)
+    for row, shown, tree in zip(rows, drafts, trees, strict=True):
+        row.draft, row.tree = shown, tree
+        engine.drafting.track_outcome(row)
 
 
-def verify(engine: Engine, rows: list[StepRow]) -> tuple[RunResult, Choices]:
-    """One target pass over pending tokens and nodes, and the target's own choice at every judged place."""
-    begun = (engine.ahead.take(rows), engine.unseen.take(), engine.supposed.take(rows))
-    result = next(filter(None, begun), None) or engine.runner.run([row.run_row() for row in rows])
-    engine.meanwhile(rows)
+def verify(engine: StepEngine, rows: list[StepRow]) -> tuple[RunResult, Choices, bool]:
+    """One target pass, the target's choice at every judged place, and whether the time is typical."""
+    taken = engine.pipeline.take(rows)
+    result = taken.result if taken else engine.runner.run([row.run_row() for row in rows])
+    # The pass runs now: this is the time for host work that nothing waits for.
+    engine.learning.catch_up()
+    engine.learning.prepare(rows)
+    engine.drafting.compare_unchosen(rows)
+    engine.prelaunch.copy.prepare(rows)
     judged = [row.choice_row() for row in rows if row.is_judged]
     if result.logits is None:
-        return result, Choices([], [], [], [])
-    return result, engine.sampler.choose(
-        result.logits, judged, engine.wants_p1, engine.drafting.following(rows, result)
-    )
+        return result, NO_CHOICES, True
+    pending = engine.sampler.launch(result.logits, judged, engine.wants_p1)
+    can_follow = engine.prelaunch.plain.can_follow(rows)
+    typical = is_typical(rows, taken, can_follow)
+    if pending.device_tokens is not None:  # the choices are on the device before the host can read them
+        engine.prelaunch.draft.launch_behind(rows, result, pending.device_tokens)
+        if can_follow:
+            engine.prelaunch.plain.launch_behind(rows, result, pending.device_tokens)
+    return result, pending.read(), typical
 
 
 def accept(rows: list[StepRow], choices: Choices) -> list[Verdict | None]:
-    """The one rule; a path ends early where a row's thinking is closed."""
+    """The acceptance rule; a path also ends where a row's thinking is closed."""
     verdicts = judge([row.tree if row.is_judged else None for row in rows], choices)
-    return closed(rows, verdicts, choices)
+    return close_thinking(rows, verdicts, choices)
 
 
-def commit(engine: Engine, rows: list[StepRow], result: RunResult, verdicts: list[Verdict | None]) -> None:
-    """Hand the drafters the features of what now stands, and move accepted paths into place."""
-    result = engine.supposed.begin(rows, verdicts, result)
-    kept = [row.kept(verdict) for row, verdict in zip(rows, verdicts, strict=True)]
-    engine.drafting.keep(rows, result, kept)
-    for row, indices in zip(rows, kept, strict=True):
-        row.sequence.num_cached += len(indices)
-    engine.drafting.start(rows, verdicts)
-    if all(row.followed_by is None for row in rows):  # what follows a pass has moved its paths as well
+def commit(
+    engine: StepEngine, rows: list[StepRow], result: RunResult, verdicts: list[Verdict | None]
+) -> None:
+    """Hand the drafters the features of the tokens that stay, and move accepted paths into place."""
+    result = engine.prelaunch.copy.launch(rows, verdicts, result)
+    kept = [row.kept_places(verdict) for row, verdict in zip(rows, verdicts, strict=True)]
+    if engine.pipeline.strategy is not Strategy.PLAIN:  # else they were handed over before it was launched
+        engine.drafting.keep(rows, result, kept)
+    for row, places in zip(rows, kept, strict=True):
+        row.sequence.num_cached += len(places)
+    engine.prelaunch.draft.launch_with_verdicts(rows, verdicts)
+    if all(row.next_draft_by is None for row in rows):  # else the device has moved the paths already
         engine.runner.commit(result, kept)
 
 
-def emit(engine: Engine, rows: list[StepRow], verdicts: list[Verdict | None], choices: Choices) -> None:
-    """Append tokens, end what ends, tell the callers."""
-    start = 0
-    for row, verdict in zip(rows, verdicts, strict=True):
-        if not row.is_judged:
-            continue
-        if verdict is None:
-            engine.end(row.sequence, Finish.ERROR, "the model's scores are not finite numbers")
-        else:
-            row.verdict = verdict
-            engine.deliver(row, verdict, choices, start)
-        start += row.tree.num_nodes + 1
+def emit(delivery: Delivery, rows: list[StepRow], verdicts: list[Verdict | None], choices: Choices) -> None:
+    """Append tokens, end what ends, make the events."""
+    delivery.deliver(rows, verdicts, choices)
 
 
-def learn(engine: Engine, outcome: StepOutcome) -> None:
-    """Let costs, ledger and policy take in what happened, now or behind the next pass; close what ended."""
-    if engine.may_learn_late(outcome):
-        engine.unlearned = outcome
-        return
-    engine.learn(outcome)
-    engine.close_ended()
+def learn(learning: Learning, delivery: Delivery, outcome: StepOutcome) -> None:
+    """Tell the policy about the step, now or while the next pass runs; make the events of what ended."""
+    if not learning.postpone(outcome, delivery.has_ended):
+        learning.learn(outcome)
+        delivery.close_ended()

@@ -1,7 +1,8 @@
 """What a step cost and yielded: stage times, counts, and one report per step.
 
-The nine stage names are the timer labels, metric labels and log fields everywhere. It keeps totals and hands
-each report to whoever listens; it decides nothing. Host clocks; the runner synchronises where it must.
+The nine stage names are the timer labels, metric labels and log fields everywhere. Telemetry keeps totals and
+hands each report to a listener. It decides nothing, and nothing depends on whether there is a listener. Times
+are of the host's clock.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ STAGES = ("plan", "bet", "draft", "arrange", "verify", "accept", "commit", "emit
 
 
 class StageClock:
-    """Times the stages of one step: each `mark` ends the stage of that name and begins the next."""
+    """Times the stages of one step; `mark` ends the stage of that name and begins the next."""
 
     __slots__ = ("_last", "ms")
 
@@ -34,14 +35,14 @@ class StepReport(NamedTuple):
 
     num_rows: int
     num_tokens: int
-    """Tokens in the target's pass."""
+    """Tokens of its rows in the target's pass."""
     num_nodes: int
     num_drafting: int
     accepted: int
     emitted: int
     stage_ms: dict[str, float]
     bets: Sequence[int] = ()
-    """Nodes by row."""
+    """Number of nodes of every row."""
     drafters: Sequence[str] = ()
 
     @property

@@ -1,12 +1,12 @@
 """The target's choices on a CUDA device: all judged positions of a step in two launches and one copy back.
 
-Rows whose scores nothing bends are chosen here, greedy or drawn, filters included; the sampler bends and
-chooses the others one by one. Made by sampler.py for scores on such a device.
+Rows whose scores need no processing are chosen here, greedy or sampled, filters included. The sampler
+processes and chooses the others one by one. Made by sampler.py for scores on such a device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
@@ -14,9 +14,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from wager.nn.kernels.filter import Asked, Filters
-from wager.nn.kernels.numbers import Numbers, signed
-from wager.nn.kernels.sample import Chosen, choose
+from wager.nn.kernels.filter import ActiveFilters, SamplingRows
+from wager.nn.kernels.sample import SampledTokens, sample_tokens
+from wager.nn.kernels.staging import StagingBuffer, signed_seed
 from wager.records import SamplingParams
 from wager.target.sampler import ChoiceRow
 from wager.tree import Tree
@@ -29,14 +29,16 @@ class DeviceChooser:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._count = 0
+        """Judged positions of the latest launch."""
         self._make_room(512)
 
     def _make_room(self, size: int) -> None:
-        """For so many judged positions. Tokens and scores lie side by side, so that one copy brings both."""
+        """Allocate for so many judged positions; tokens and scores are adjacent, so one copy reads both."""
         is_cuda = self._device.type == "cuda"
-        self._size, self._numbers = size, Numbers(6, size, self._device)
+        self._size, self._numbers = size, StagingBuffer(6, size, self._device)
         self._is_greedy = True
-        """Whether every temperature on the device is 0, as at first."""
+        """Whether every temperature on the device is 0, as at the start."""
         self._found = torch.zeros(12 * size, dtype=torch.uint8, device=self._device)
         self._host = torch.zeros(12 * size, dtype=torch.uint8, pin_memory=is_cuda)
         self._done = torch.cuda.Event() if is_cuda else None
@@ -44,19 +46,14 @@ class DeviceChooser:
         self._tokens, self._highest = both[: 8 * size].view(np.int64), both[8 * size :].view(np.float32)
 
     @torch.inference_mode()
-    def choose(
-        self, logits: Tensor, rows: Sequence[ChoiceRow], follow: Callable[[Tensor], None] | None = None
-    ) -> tuple[list[int], npt.NDArray[np.float32]]:
-        """The chosen token and the highest plain score at every judged position; waits for the device.
-
-        `follow` is called with the tokens on the device before that, to launch what needs no more.
-        """
-        count = logits.shape[0]
+    def launch(self, logits: Tensor, rows: Sequence[ChoiceRow]) -> Tensor:
+        """Launch the choices; returns the chosen tokens on the device."""
+        count = self._count = logits.shape[0]
         if count > self._size:
             self._make_room(2 * count)
         filters = self._fill(rows, logits.shape[1])
         numbers, size = self._numbers, self._size
-        asked = Asked(
+        asked = SamplingRows(
             numbers.floats(_TEMPERATURE, count),
             numbers.device[_TOP_K].view(torch.int32)[:count],
             numbers.floats(_TOP_P, count),
@@ -65,31 +62,36 @@ class DeviceChooser:
             numbers.device[_POSITION, :count],
         )
         tokens = self._found[: 8 * size].view(torch.int64)[:count]
-        choose(logits, asked, filters, Chosen(tokens, self._found[8 * size :].view(torch.float32)[:count]))
+        sample_tokens(
+            logits, asked, filters, SampledTokens(tokens, self._found[8 * size :].view(torch.float32)[:count])
+        )
         self._host.copy_(self._found, non_blocking=True)
         if self._done is not None:
             self._done.record()
-        if follow is not None:
-            follow(tokens)
+        return tokens
+
+    def read(self) -> tuple[list[int], npt.NDArray[np.float32]]:
+        """The chosen token and the highest plain score at every judged position of the latest launch."""
         if self._done is not None:
             self._done.synchronize()
-        return self._tokens[:count].tolist(), self._highest[:count]
+        return self._tokens[: self._count].tolist(), self._highest[: self._count]
 
     def warm(self, logits: Tensor) -> None:
-        """Choose with every set of filters once: each is compiled by itself. `logits` are [1, vocab]."""
+        """Choose with every set of filters once, because each is compiled separately; logits [1, vocab]."""
         for top_k, top_p, min_p in product((0, 1), (1.0, 0.5), (0.0, 0.5)):
             params = SamplingParams(temperature=1.0, top_k=top_k, top_p=top_p, min_p=min_p)
-            self.choose(logits, [ChoiceRow(params, 0, (0,), 1, Tree.chain([]))])
+            self.launch(logits, [ChoiceRow(params, 0, (0,), 1, Tree.chain([]))])
+            self.read()
 
     def _make_greedy(self) -> None:
-        """Every position, if it is not so already: nothing else is read there."""
+        """Set every temperature to 0 unless it is so already; nothing else is read for greedy positions."""
         if not self._is_greedy:
             self._numbers.wait()
             self._numbers.host_floats(_TEMPERATURE)[:] = 0.0
             self._numbers.push()
             self._is_greedy = True
 
-    def _fill(self, rows: Sequence[ChoiceRow], vocab_size: int) -> Filters | None:
+    def _fill(self, rows: Sequence[ChoiceRow], vocab_size: int) -> ActiveFilters | None:
         if all(row.bare for row in rows):
             self._make_greedy()
             return None
@@ -108,11 +110,11 @@ class DeviceChooser:
                 continue
             temperature[own], top_p[own], min_p[own] = params.temperature, params.top_p, params.min_p
             top_k[own] = params.top_k if 0 < params.top_k < vocab_size else 0
-            host[_SEED, own] = signed(row.seed)
+            host[_SEED, own] = signed_seed(row.seed)
             root = len(row.tokens)
             host[_POSITION, own.start] = root
             host[_POSITION, own.start + 1 : stop] = root + row.tree.depths
             by_k = by_k or bool(top_k[own.start])
             by_p, by_min = by_p or params.top_p < 1.0, by_min or params.min_p > 0.0
         numbers.push()
-        return Filters(by_k, by_p, by_min) if by_k or by_p or by_min else None
+        return ActiveFilters(by_k, by_p, by_min) if by_k or by_p or by_min else None

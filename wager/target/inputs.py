@@ -20,7 +20,8 @@ from wager.kvcache.pool import PageIds, slot_list
 from wager.nn.batch import PassBatch, PassRow
 from wager.tree import Tree, row_mask
 
-_SHORT = 64  # tokens up to which a pass's memory is kept for the next of its length
+_SHORT = 64
+"""Longest pass, in tokens, whose host memory is kept for the next pass of its length."""
 
 
 class RunRow(NamedTuple):
@@ -34,35 +35,35 @@ class RunRow(NamedTuple):
     """Whether the target's choices behind the last pending token and the nodes are wanted."""
 
 
-class UnseenRow(NamedTuple):
-    """One row of a pass in which trees are not known yet."""
+class BlindRow(NamedTuple):
+    """One row of a pass whose trees the device builds from a draft that the host has not read."""
 
     pending: Sequence[int]
     context_len: int
     pages: PageIds
     num_nodes: int
     line: int
-    """Where its candidates begin,"""
+    """The line of its first candidates in the draft."""
     num_depths: int
-    """and for how many depths there are some."""
+    """Number of depths for which the draft has candidates."""
     weights: tuple[float, float, float] | None = None
-    """How they are read (`Blind`)."""
+    """The calibration weights for its candidates (`Blind`)."""
     is_chain: bool = False
     tree: Tree | None = None
-    """A chain that is known already, among rows whose trees are not."""
+    """A chain that the host knows already; None where the device builds the tree."""
 
     @property
     def num_tokens(self) -> int:
         return len(self.pending) + self.num_nodes
 
     @property
-    def stand_in(self) -> Tree:
-        """A tree of as many nodes, where it is not known."""
-        return _stand_in(self.num_nodes, self.is_chain) if self.tree is None else self.tree
+    def placeholder(self) -> Tree:
+        """Its tree if that is known, else a tree with as many nodes."""
+        return _placeholder(self.num_nodes, self.is_chain) if self.tree is None else self.tree
 
 
 @lru_cache(maxsize=512)
-def _stand_in(num_nodes: int, is_chain: bool) -> Tree:
+def _placeholder(num_nodes: int, is_chain: bool) -> Tree:
     nodes = np.zeros(num_nodes, np.int32)
     tree = Tree(nodes.astype(np.int64), nodes - 1, nodes + 1)
     if is_chain:
@@ -116,7 +117,7 @@ def judged_places(rows: Sequence[RunRow], starts: Sequence[int]) -> list[int]:
     return judged
 
 
-class Laid(NamedTuple):
+class PackedNumbers(NamedTuple):
     """The tokens of all rows, one row behind the other, as plain numbers."""
 
     token_ids: list[int]
@@ -124,7 +125,7 @@ class Laid(NamedTuple):
     slots: list[int]
 
 
-def lay_out(rows: Sequence[RunRow], page_size: int) -> Laid:
+def pack_numbers(rows: Sequence[RunRow], page_size: int) -> PackedNumbers:
     """Precondition: each row's pages cover its context, pending tokens and nodes."""
     tokens: list[int] = []
     positions: list[int] = []
@@ -138,7 +139,7 @@ def lay_out(rows: Sequence[RunRow], page_size: int) -> Laid:
             tokens += tree.token_ids.tolist()
             positions += (root - 1 + tree.depths).tolist()
         slots += slot_list(pages, page_size, context_len, root + num_nodes)
-    return Laid(tokens, positions, slots)
+    return PackedNumbers(tokens, positions, slots)
 
 
 class _Space(NamedTuple):
@@ -161,15 +162,15 @@ class Packer:
         self._latest = self._space(1)
 
     def pack(self, rows: Sequence[RunRow]) -> PassInputs:
-        """Lay the rows out. Precondition: each row's pages cover its context, pending tokens and nodes."""
-        laid, starts = lay_out(rows, self.page_size), row_starts(rows)
+        """Pack the rows. Precondition: each row's pages cover its context, pending tokens and nodes."""
+        numbers, starts = pack_numbers(rows, self.page_size), row_starts(rows)
         pass_rows = [
             PassRow(start, stop, row.context_len, row.pages, self._mask(row))
             for row, start, stop in zip(rows, starts, starts[1:], strict=False)
         ]
         space = self._space(starts[-1])
-        space.host[:] = laid
-        self._latest.rows.clear()  # or rows that ended long ago would be held by a length that is rare
+        space.host[:] = numbers
+        self._latest.rows.clear()  # else the memory of a rare length would keep rows that ended long ago
         space.rows[:] = pass_rows
         self._latest = space
         return PassInputs(self._on_device(space.batch), space.slots, starts, judged_places(rows, starts))

@@ -16,7 +16,7 @@ from wager.kvcache.commit import commit_path
 from wager.kvcache.pool import KVPool
 from wager.nn.models.decoder import Decoder
 from wager.target.buckets import Size
-from wager.target.inputs import Packer, PassInputs, RunRow, UnseenRow
+from wager.target.inputs import BlindRow, Packer, PassInputs, RunRow
 from wager.tree import Tree
 
 __all__ = ["RunResult", "RunRow", "TargetRunner"]
@@ -29,7 +29,7 @@ class RunResult(NamedTuple):
     features: Tensor | None
     inputs: PassInputs
     token_ids: Tensor | None = None
-    """The pass's tokens on a device where a draft can follow it: its features then lie in `features_at`."""
+    """The pass's tokens on the device, where a draft can follow it; its features are in `features_at`."""
 
     def row_features(self, row: int, kept: Sequence[int]) -> Tensor | None:
         """Features of a row's kept pass tokens, by their index in the row, ascending."""
@@ -42,8 +42,8 @@ class RunResult(NamedTuple):
         return features[torch.tensor([start + index for index in kept], device=features.device)]
 
 
-class Laid(NamedTuple):
-    """A pass whose tables are sent: its rows, where they start, and its bucket."""
+class PreparedPass(NamedTuple):
+    """A pass whose tables have been sent: its rows, where they start, and its bucket."""
 
     rows: Sequence[RunRow]
     starts: list[int]
@@ -51,7 +51,7 @@ class Laid(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Features of a row's kept tokens: these lines of a tensor, or the whole of it."""
+    """Features of a row's kept tokens: these lines of a tensor, or all of them."""
 
     features: Tensor | None
     lines: range | None = None
@@ -63,13 +63,13 @@ class TargetRunner:
     has_kernels = False
     """Whether scores and passes are those of a device with kernels."""
     features_at: Tensor | None = None
-    """Where captured passes leave their features."""
-    max_behind = 0
-    """Rows that a pass begun behind another may have (`run_behind`); 0: there are no such passes."""
-    max_unseen = 0
-    """Rows whose trees a device can build in one pass (`run_unseen`)."""
+    """Where captured passes write their features."""
+    max_prelaunch_rows = 0
+    """Most rows of a pass that is launched behind another (`run_behind`); 0: there are no such passes."""
+    max_blind_rows = 0
+    """Most rows whose trees a device can build in one pass (`run_blind`)."""
     max_nodes = 1 << 16
-    """Nodes that a row's tree may have in a pass."""
+    """Most nodes of a row's tree in a pass."""
 
     def __init__(self, decoder: Decoder, num_pages: int, page_size: int) -> None:
         self.decoder = decoder
@@ -79,7 +79,7 @@ class TargetRunner:
         self.hidden_size = decoder.spec.hidden_size
         self.num_layers = decoder.spec.num_layers
         self.feature_layers: tuple[int, ...] = ()
-        """Layers whose outputs every pass hands out; set once by the engine for its drafter."""
+        """Layers whose outputs every pass returns; set once by the engine for its drafter."""
         self._packer = Packer(page_size, self.device)
         self._inference = torch.inference_mode()  # one for all passes: they are never nested
 
@@ -106,77 +106,85 @@ class TargetRunner:
             return RunResult(self.decoder.logits(hidden), features, inputs)
 
     def run_behind(self, rows: Sequence[RunRow], chosen: Tensor, places: Sequence[int]) -> RunResult:
-        """A pass of rows with one pending token each, which the pass before chose at these places.
+        """Launch a pass behind one whose choices have not been read.
 
-        The tokens are on the device alone; nobody waits. Precondition: at most `max_behind` rows.
+        The first `len(places)` rows have one pending token each, which that pass chose at these places of
+        `chosen`; the tokens of the others are known. Precondition: at most `max_prelaunch_rows` rows.
         """
         raise NotImplementedError
 
-    def lay(self, rows: Sequence[RunRow]) -> Laid | None:
-        """Make a pass ready behind the one under way; None where that cannot be. Any other pass undoes it."""
+    def prepare(self, rows: Sequence[RunRow]) -> PreparedPass | None:
+        """Send the tables of a pass while another runs; None where that is not possible.
+
+        Any other pass overwrites them.
+        """
         return None
 
-    def run_laid(self, laid: Laid) -> RunResult:
-        """The pass that was laid last."""
+    def run_prepared(self, prepared: PreparedPass) -> RunResult:
+        """Run the pass that was prepared last."""
         raise NotImplementedError
 
-    def run_unseen(self, rows: Sequence[UnseenRow], top: Tensor) -> RunResult:
-        """A pass whose trees the device itself builds, of candidates that only it knows; nobody waits.
+    def run_blind(self, rows: Sequence[BlindRow], top: Tensor) -> RunResult:
+        """Launch a pass whose trees the device builds from candidates that the host has not read.
 
-        Precondition: `can_build`, and no tree has more than `unseen_nodes`.
+        Precondition: `can_build_trees`, and no tree has more than `max_built_nodes`.
         """
         raise NotImplementedError
 
-    def warm_unseen(self, top: Tensor, num_depths: int) -> None:
-        """Make ready for passes over trees that are built of these candidates."""
+    def warm_blind(self, top: Tensor, num_depths: int) -> None:
+        """Capture the building of trees from these candidates."""
 
-    def can_build(self, rows: Sequence[UnseenRow]) -> bool:
+    def can_build_trees(self, rows: Sequence[BlindRow]) -> bool:
         """Whether a device can build the trees of these rows in one pass."""
         return False
 
-    def unseen_nodes(self, num_depths: int, num_ranks: int) -> int:
-        """Nodes that it can build of so many candidates."""
+    def max_built_nodes(self, num_depths: int, num_ranks: int) -> int:
+        """Most nodes of a tree that a device can build from so many candidates."""
         return 0
 
-    def unseen_trees(self, rows: Sequence[UnseenRow]) -> list[Tree]:
-        """The trees of these rows in the pass that `run_unseen` began last, once they are built."""
+    def read_trees(self, rows: Sequence[BlindRow]) -> list[Tree]:
+        """The trees of these rows in the latest `run_blind`; waits until they are built."""
         raise NotImplementedError
 
     def only(self, result: RunResult, places: Sequence[int]) -> RunResult:
-        """The result of a pass of plain rows as that of some of them, ascending. Precondition: as above."""
+        """The share of some rows, ascending, in the result of a pass without trees."""
         raise NotImplementedError
 
     def warm(self, progress: Callable[[int, int], None] | None = None) -> int:
-        """Make passes ready before the first request; returns how many were captured."""
+        """Capture passes before the first request; returns how many were captured."""
         return 0
 
     def when_idle(self) -> None:
-        """Called while nothing runs: for what must not hold up a request."""
+        """Called while nothing runs, for work that must not delay a request."""
 
     def with_own_features(self, result: RunResult) -> RunResult:
-        """What a pass gave, with features that the next one does not overwrite."""
+        """The result with features that the next pass does not overwrite."""
         return result
 
     def kept_features(self, result: RunResult, kept: Sequence[Sequence[int]]) -> list[Kept]:
-        """Features of every row's kept pass tokens."""
+        """Features of the pass tokens of every row that stay in the cache."""
         return [Kept(result.row_features(row, indices)) for row, indices in enumerate(kept)]
 
     def commit(self, result: RunResult, kept: Sequence[Sequence[int]]) -> int:
-        """Make the cache equal to the verdict: `kept[r]` are row r's pass tokens that stand, ascending.
+        """Make the cache equal to the verdict.
 
-        Precondition: `result` is of the latest pass.
+        `kept[r]` are the places of row r's tokens that stay, ascending. Precondition: `result` is of the
+        latest pass.
         """
         for indices in kept:
             if indices[-1] >= len(indices):
                 break
         else:
-            return 0  # chains and plain rows stand where they are
+            return 0  # accepted chains and plain rows are in their places already
         with self._inference:
             return self._move(result.inputs, kept)
 
     def commit_behind(self, kept: Tensor) -> None:
-        """The same of the tokens that the device finds to stand: [3, rows, tokens], their positions, slots
-        (below 0 behind the last of a row) and places in the latest pass."""
+        """Do the same with the accepted tokens that a device kernel has found.
+
+        `kept` is [3, rows, tokens]: their positions, slots and places in the latest pass; slots are below 0
+        behind the last token of a row.
+        """
         raise NotImplementedError
 
     def _move(self, inputs: PassInputs, kept: Sequence[Sequence[int]]) -> int:

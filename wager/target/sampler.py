@@ -3,13 +3,14 @@
 Each node is processed for its own path: penalties count the tokens on it, minimum length its depth, and a
 grammar's mask is that of the path. The noise of a position is a pure function of (seed, position), so a
 choice does not depend on how it came to be judged: speculation on or off, chain or tree, alone or in a batch.
-Knows no trees' verdicts, no grammars and no caches.
+On a device with kernels the choices are launched first and read later, so that the host can launch more work
+in between. The sampler knows no verdicts, no grammars and no caches.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -37,9 +38,9 @@ class ChoiceRow(NamedTuple):
     end_ids: tuple[int, ...] = ()
     """Tokens that end the text, held back until min_tokens."""
     bare: bool = False
-    """What `is_bare` said of the params, if it was asked: it holds for the whole request."""
+    """What `is_bare` says of the params, if it was asked; it holds for the whole request."""
     allowed: npt.NDArray[np.uint8] | None = None
-    """What a grammar allows behind the root and behind each node, a bit per token; None: everything."""
+    """The tokens that a grammar allows behind the root and each node, a bit per token; None: all tokens."""
 
     @property
     def is_plain(self) -> bool:
@@ -60,10 +61,10 @@ class ChoiceRow(NamedTuple):
 
 
 def is_bare(params: SamplingParams) -> bool:
-    """Whether the choice is the argmax of the scores as they are, at every position of a request."""
-    bent = params.logit_bias or params.presence_penalty or params.frequency_penalty
+    """Whether the choice is the argmax of unprocessed scores at every position of a request."""
+    processed = params.logit_bias or params.presence_penalty or params.frequency_penalty
     plain = params.temperature == 0.0 and params.repetition_penalty == 1.0 and params.min_tokens == 0
-    return plain and not bent and params.grammar is None and not closes_softly(params)
+    return plain and not processed and params.grammar is None and not closes_softly(params)
 
 
 def closes_softly(params: SamplingParams) -> bool:
@@ -93,28 +94,61 @@ class Choices(NamedTuple):
     """Whether the close of its thinking is likely enough there; () unless a row closes softly."""
 
 
+NO_CHOICES = Choices([], [], [], [])
+"""The choices of a pass without judged positions."""
+
+
+class PendingChoices:
+    """Choices that have been launched and not read."""
+
+    __slots__ = ("_logits", "_rows", "_sampler", "_want_p1", "device_tokens")
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        logits: Tensor,
+        rows: Sequence[ChoiceRow],
+        want_p1: bool,
+        device_tokens: Tensor | None,
+    ) -> None:
+        self._sampler, self._logits, self._rows, self._want_p1 = sampler, logits, rows, want_p1
+        self.device_tokens = device_tokens
+        """The chosen tokens on a device with kernels, for work that is launched behind them; else None.
+
+        They are final for rows that need no host-side processing.
+        """
+
+    def read(self) -> Choices:
+        """Wait for the choices. Precondition: this sampler has launched no others since."""
+        return self._sampler.read(self._logits, self._rows, self._want_p1, self.device_tokens)
+
+
 class Sampler:
     """Chooses tokens. `noise` is shared with the drafter."""
 
     def __init__(self, noise: NoiseSource, *, by_kernels: bool = False) -> None:
-        """`by_kernels`: scores lie on a device with kernels, which choose for all rows at once."""
+        """`by_kernels`: the scores are on a device with kernels, which choose for all rows at once."""
         self.noise = noise
         self._device = _device_chooser(noise.device) if by_kernels else None
 
-    def choose(
-        self,
-        logits: Tensor,
-        rows: Sequence[ChoiceRow],
-        want_p1: bool = False,
-        follow: Callable[[Tensor], None] | None = None,
-    ) -> Choices:
-        """The choice behind every judged position: per row its root, then its nodes.
+    def launch(self, logits: Tensor, rows: Sequence[ChoiceRow], want_p1: bool = False) -> PendingChoices:
+        """Launch the choice behind every judged position: per row its root, then its nodes."""
+        tokens = None
+        if self._device is not None and logits.dtype != torch.float64:
+            tokens = self._device.launch(logits, rows)
+        return PendingChoices(self, logits, rows, want_p1, tokens)
 
-        `follow`: on a device with kernels, called with the tokens there before anybody waits for them.
-        """
-        on_device = self._device is not None and logits.dtype != torch.float64
+    def choose(self, logits: Tensor, rows: Sequence[ChoiceRow], want_p1: bool = False) -> Choices:
+        """Launch the choices and wait for them."""
+        return self.launch(logits, rows, want_p1).read()
+
+    def read(
+        self, logits: Tensor, rows: Sequence[ChoiceRow], want_p1: bool, device_tokens: Tensor | None
+    ) -> Choices:
+        """Wait for launched choices and make those that need processing on the host."""
+        on_device = device_tokens is not None
         if self._device is not None and on_device:
-            chosen, scores = self._device.choose(logits, rows, follow)
+            chosen, scores = self._device.read()
             highest: Sequence[float] = () if np.isfinite(scores).all() else scores.tolist()
         else:
             chosen, highest = _best(logits)
@@ -136,12 +170,12 @@ class Sampler:
         return Choices(chosen, broken, p1, logprobs, _soft(logits, rows, chosen) if want_soft else ())
 
     def warm(self, vocab_size: int, dtype: torch.dtype) -> None:
-        """Before the first request on a device: compile or load whatever requests may ask for."""
+        """Compile or load whatever requests may need, before the first request on a device."""
         if self._device is None or self.noise.device.type != "cuda" or dtype == torch.float64:
             return
         logits = torch.zeros(1, vocab_size, dtype=dtype, device=self.noise.device)
         self._device.warm(logits)
-        bent = SamplingParams(
+        processed = SamplingParams(
             temperature=1.0,
             top_k=1,
             top_p=0.5,
@@ -154,7 +188,7 @@ class Sampler:
             logprobs=1,
         )
         every = np.full((1, -(-vocab_size // 8)), 255, np.uint8)
-        self.choose(logits, [ChoiceRow(bent, 0, (0, 0), 1, Tree.chain([]), (0,), allowed=every)])
+        self.choose(logits, [ChoiceRow(processed, 0, (0, 0), 1, Tree.chain([]), (0,), allowed=every)])
 
     @torch.inference_mode()
     def _choose_row(self, logits: Tensor, row: ChoiceRow) -> list[int]:

@@ -1,15 +1,15 @@
-"""All rows of a pass laid at once are laid as one by one: tokens, positions, slots, masks and lines."""
+"""All rows of a pass packed at once are packed as one by one: tokens, positions, slots, masks and lines."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import tests.nn.kernels.ways  # noqa: F401
+import tests.nn.kernels.interpreter  # noqa: F401
 from wager.errors import CapacityError
 from wager.nn.kernels.tables import PassTables, TableLimits, mask_words
-from wager.target.inputs import RunRow, lay_out, row_starts
-from wager.target.lay import lay_pass
+from wager.target.inputs import RunRow, pack_numbers, row_starts
+from wager.target.pass_packing import pack_tables
 from wager.tree import Tree, row_mask
 
 SIZE = 4  # tokens of a page
@@ -28,18 +28,20 @@ KIND = st.tuples(st.integers(1, 3), st.sampled_from([0, 0, 1, 5, 70]), st.intege
 
 @settings(deadline=None, max_examples=80)
 @given(st.lists(KIND, min_size=1, max_size=5), st.booleans(), st.integers(0, 99))
-def test_rows_are_laid_as_one_by_one(kinds: list[tuple[int, int, int, bool]], plain: bool, seed: int) -> None:
+def test_rows_are_packed_as_one_by_one(
+    kinds: list[tuple[int, int, int, bool]], plain: bool, seed: int
+) -> None:
     rng = np.random.default_rng(seed)
     kinds = [(1, 0, context, chain) for _, _, context, chain in kinds] if plain else kinds
     rows, tables = [make_row(rng, *kind) for kind in kinds], PassTables(LIMITS, "cpu")
     tables.host.masks[:] = -1
-    laid, wanted, starts = lay_pass(rows, tables, SIZE), lay_out(rows, SIZE), row_starts(rows)
+    packed, wanted, starts = pack_tables(rows, tables, SIZE), pack_numbers(rows, SIZE), row_starts(rows)
     num, host = starts[-1], tables.host
-    assert laid.starts == starts and laid.longest == max(row.context_len for row in rows)
+    assert packed.starts == starts and packed.longest == max(row.context_len for row in rows)
     assert host.token_ids[:num].tolist() == wanted.token_ids
     assert host.positions[:num].tolist() == wanted.positions
     assert host.slots[:num].tolist() == wanted.slots
-    for index, (row, line) in enumerate(zip(rows, np.array(laid.lines), strict=True)):
+    for index, (row, line) in enumerate(zip(rows, np.array(packed.lines), strict=True)):
         start, count, causal, context, page_row = line.tolist()
         pending = len(row.pending)
         assert (start, start + count) == (starts[index], starts[index + 1])
@@ -52,13 +54,13 @@ def test_rows_are_laid_as_one_by_one(kinds: list[tuple[int, int, int, bool]], pl
 
 def test_pages_are_sent_only_when_they_change() -> None:
     rows, tables = [RunRow([1], Tree.empty(), 3, [5, 6]) for _ in range(2)], PassTables(LIMITS, "cpu")
-    assert lay_pass(rows, tables, SIZE).has_moved
+    assert pack_tables(rows, tables, SIZE).has_moved
     rows = [row._replace(context_len=4) for row in rows]
-    assert not lay_pass(rows, tables, SIZE).has_moved
-    assert lay_pass([rows[0], rows[1]._replace(pages=[5, 7])], tables, SIZE).has_moved
+    assert not pack_tables(rows, tables, SIZE).has_moved
+    assert pack_tables([rows[0], rows[1]._replace(pages=[5, 7])], tables, SIZE).has_moved
 
 
 @pytest.mark.parametrize("num_rows", [1, 2])
 def test_too_few_pages_are_refused(num_rows: int) -> None:
     with pytest.raises(CapacityError):
-        lay_pass([RunRow([1], Tree.empty(), 8, [5, 6])] * num_rows, PassTables(LIMITS, "cpu"), SIZE)
+        pack_tables([RunRow([1], Tree.empty(), 8, [5, 6])] * num_rows, PassTables(LIMITS, "cpu"), SIZE)

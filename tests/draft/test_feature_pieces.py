@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wager.draft.intake import Piece, portions_of
+from wager.draft.feature_pieces import Piece, split_pieces
 
 TENSORS = [torch.zeros(1) for _ in range(3)]
 
@@ -14,7 +14,7 @@ def test_portions_are_full_and_keep_every_token(sizes: list[tuple[int, int]], mo
     pieces = [
         Piece(TENSORS[which], 100 * i, 1000 * i, 10_000 * i, count) for i, (which, count) in enumerate(sizes)
     ]
-    portions = list(portions_of(pieces, most))
+    portions = list(split_pieces(pieces, most))
     counts = [sum(piece.num_tokens for piece in portion) for portion in portions]
     assert all(count == most for count in counts[:-1]) and all(0 < count <= most for count in counts)
     assert _tokens([piece for portion in portions for piece in portion]) == _tokens(pieces)

@@ -1,6 +1,6 @@
-"""Passes that begin with the verdict, because a copy is supposed to go on: the same texts, right or wrong.
+"""Verify passes launched on the assumption that a copy is fully accepted: the same texts, right or wrong.
 
-The drafter here knows the text, but for places at which it is told to lie.
+The drafter of these tests knows the text, except for places at which it is told to guess wrongly.
 """
 
 from collections.abc import Hashable, Sequence
@@ -12,83 +12,72 @@ import pytest
 
 from tests.equivalence.kernel_engines import MARKS, engine_of, jobs
 from tests.equivalence.world import Job, Run, World, alone, drive, is_clean
-from tests.nn.kernels import ways
-from wager.draft.base import DraftRow, HostDrafter, Proposal
+from tests.nn.kernels import interpreter
+from wager.draft.base import Drafter, DraftRow, Proposal
 from wager.engine.engine import Engine
+from wager.engine.pipeline import InFlight, Strategy
 from wager.engine.telemetry import StepReport
-from wager.kvcache.pool import PageIds
 from wager.nn.noise import NoiseSource
-from wager.policy import Coming, Experience, Offer, Row
+from wager.policy import Coming, Experience, Inquiry, Offer, Plan, Row
 from wager.policy.simple import Fixed
-from wager.target import Laid, RunResult
+from wager.target import PreparedPass, RunResult
 
 pytestmark = MARKS
-assert ways
+assert interpreter
 DEPTH = 5
 
 
-class Knowing(HostDrafter):
+class Knowing(Drafter):
     """Guesses what plain decoding wrote, but for tokens at these places of the text."""
 
     name = "knowing"
-    feature_layers: tuple[int, ...] = ()
-    uses_noise = False
-    is_instant = True
+    runs_no_network = True
 
     def __init__(self, texts: dict[Hashable, list[int]], lies: Sequence[int] = ()) -> None:
         self.texts, self.lies = texts, lies
 
-    def can_draft(self, row: DraftRow) -> bool:
+    def can_propose(self, row: DraftRow) -> bool:
         return len(row.tokens) < len(self.texts[row.request_id])
 
-    def draft(self, rows: Sequence[DraftRow], noise: NoiseSource) -> list[Proposal | None]:
+    def propose(self, rows: Sequence[DraftRow], noise: NoiseSource) -> list[Proposal | None]:
         found = [self._guesses(row, len(row.tokens), row.depth or DEPTH) for row in rows]
         return [Proposal(np.array(own, np.int64)[:, None], None) if own else None for own in found]
 
-    def goes_on(self, row: DraftRow, num_stood: int) -> Sequence[int] | None:
-        return self._guesses(row, len(row.tokens) + num_stood, 1 + DEPTH)
+    def continuation(self, row: DraftRow, num_accepted: int) -> Sequence[int] | None:
+        return self._guesses(row, len(row.tokens) + num_accepted, 1 + DEPTH)
 
     def _guesses(self, row: DraftRow, start: int, count: int) -> list[int]:
         text = self.texts[row.request_id]
         places = range(start, min(start + count, len(text)))
         return [(text[place] + 1) % 50 if place in self.lies else text[place] for place in places]
 
-    def settle(self, request_id: Hashable, pages: PageIds, num_tokens: int) -> bool:
-        return True
-
-    def adopt(self, request_id: Hashable, num_tokens: int) -> None: ...
-
-    def relocate(self, source: PageIds, target: PageIds) -> None: ...
-
-    def forget(self, request_id: Hashable) -> None: ...
-
-    def describe(self) -> dict[str, object]:
-        return {}
-
 
 class Watch:
-    """Counts passes that are laid and begun, and those of them that a step took."""
+    """Counts passes that are prepared and launched, and those of them that a step took."""
 
     def __init__(self, engine: Engine) -> None:
-        self.laid = self.begun = self.taken = 0
-        lay, run_laid, take = engine.runner.lay, engine.runner.run_laid, engine.supposed.take
+        self.prepared = self.launched = self.taken = 0
+        self.has_taken = False
+        """Whether the latest step took one."""
+        prepare, run_prepared, take = engine.runner.prepare, engine.runner.run_prepared, engine.pipeline.take
 
-        def laying(rows: Any) -> Laid | None:
-            self.laid += 1
-            return lay(rows)
+        def preparing(rows: Any) -> PreparedPass | None:
+            self.prepared += 1
+            return prepare(rows)
 
-        def running(laid: Laid) -> RunResult:
-            self.begun += 1
-            return run_laid(laid)
+        def running(prepared: PreparedPass) -> RunResult:
+            self.launched += 1
+            return run_prepared(prepared)
 
-        def taking(rows: Any) -> RunResult | None:
+        def taking(rows: Any) -> InFlight | None:
             found = take(rows)
-            self.taken += found is not None
+            self.has_taken = found is not None and found.strategy is Strategy.COPY
+            self.taken += self.has_taken
             return found
 
-        engine.runner.lay = laying  # type: ignore[method-assign]
-        engine.runner.run_laid = running  # type: ignore[method-assign]
-        engine.supposed.take = taking  # type: ignore[method-assign]
+        engine.runner.prepare = preparing  # type: ignore[method-assign]
+        engine.runner.run_prepared = running  # type: ignore[method-assign]
+        engine.pipeline.take = taking  # type: ignore[method-assign]
 
 
 def job(temperature: float = 0.0, **params: Any) -> Job:
@@ -121,15 +110,15 @@ def test_a_copy_that_goes_on_finds_its_pass_under_way(
     run = run_of(engine, asked)
     assert run.tokens("r") == text and is_clean(engine)
     # Every step has five tokens: all passes but the first began early.
-    assert len(run.reports) == 8 and watch.taken == watch.begun == 7
+    assert len(run.reports) == 8 and watch.taken == watch.launched == 7
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_what_does_not_stand_was_supposed_in_vain(world: World, on_kernels: None, temperature: float) -> None:
+def test_what_does_not_stand_was_assumed_in_vain(world: World, on_kernels: None, temperature: float) -> None:
     asked = job(temperature)
     engine, watch, text = knowing(world, asked, lies=[8, 20])
     assert run_of(engine, asked).tokens("r") == text and is_clean(engine)
-    assert watch.laid > watch.begun == watch.taken > 0
+    assert watch.prepared > watch.launched == watch.taken > 0
 
 
 def test_a_request_that_ends_leaves_nothing_under_way(world: World, on_kernels: None) -> None:
@@ -145,7 +134,7 @@ def test_aborted_while_its_pass_is_under_way(world: World, on_kernels: None) -> 
     asked = job()
     engine, watch, text = knowing(world, asked)
     run = drive(engine, {0: [("r", asked)], 4: [("other", asked)]}, {4: ["r"]})
-    assert watch.begun > watch.taken, "one was for nothing"
+    assert watch.launched > watch.taken, "one was for nothing"
     assert run.tokens("other") == text and is_clean(engine)
 
 
@@ -167,7 +156,7 @@ def test_a_policy_that_bets_otherwise_runs_its_own_pass(world: World, on_kernels
             engine.set_policy("ar")
         for event in engine.step():
             tokens += event.token_ids
-    assert tokens == text and watch.begun == watch.taken + 1
+    assert tokens == text and watch.launched == watch.taken + 1
 
 
 @pytest.mark.parametrize("other", [2, 5])
@@ -183,7 +172,7 @@ def test_another_number_of_guesses_is_bet_a_step_later(world: World, on_kernels:
             engine.set_policy(f"fixed:{other}")
         for event in engine.step():
             tokens += event.token_ids
-    assert tokens == text and watch.begun == watch.taken > 4
+    assert tokens == text and watch.launched == watch.taken > 4
     assert [report.bets[0] for report in reports[:6]] == [4, 4, 4, 4, other, other]
 
 
@@ -194,29 +183,29 @@ def test_another_copy_is_no_reason_to_run_another_pass(
     asked = job()
     engine, watch, text = knowing(world, asked)
 
-    def doubtful(self: Knowing, row: DraftRow, num_stood: int) -> list[int]:
-        first, second, *others = self._guesses(row, len(row.tokens) + num_stood, 1 + DEPTH)
+    def doubtful(self: Knowing, row: DraftRow, num_accepted: int) -> list[int]:
+        first, second, *others = self._guesses(row, len(row.tokens) + num_accepted, 1 + DEPTH)
         return [first, second, *[(token + 1) % 50 for token in others]]
 
-    monkeypatch.setattr(Knowing, "goes_on", doubtful)
+    monkeypatch.setattr(Knowing, "continuation", doubtful)
     run = run_of(engine, asked)
     assert run.tokens("r") == text and is_clean(engine)
-    assert watch.begun == watch.taken > 3
+    assert watch.launched == watch.taken > 3
 
 
 class Changing(Fixed):
-    """Chains by one drafter, and from a step on by the other."""
+    """Chains by one drafter, and from a step on by the other; each plan is of another step."""
 
     def __init__(self, step: int) -> None:
         super().__init__(Experience(), 4, chain=True)
         self._left = step
 
-    def suffices(self, drafter: str, coming: Coming) -> bool:
-        return False
+    def inquire(self, coming: Coming) -> Inquiry:
+        return Inquiry(asks=True)
 
-    def offer(self, rows: Sequence[Row]) -> list[Offer]:
+    def plan(self, rows: Sequence[Row]) -> Plan:
         self._left -= 1
-        return [Offer("knowing" if self._left >= 0 else "block", 4) for _ in rows]
+        return Plan(tuple(Offer("knowing" if self._left >= 0 else "block", 4) for _ in rows))
 
 
 def test_a_row_that_changes_to_a_drafter_of_the_device(world: World, on_kernels: None) -> None:
@@ -226,14 +215,15 @@ def test_a_row_that_changes_to_a_drafter_of_the_device(world: World, on_kernels:
     other = engine_of(world, "fixed:4", num_pages=64)
     other.drafters["knowing"] = engine.drafters["knowing"]
     watch, other.controller.policy = Watch(other), Changing(4)
+    other.controller.prepare = lambda rows, drafts: None  # type: ignore[method-assign]
     other.add("r", asked.prompt, asked.params)
     taken, tokens = list[bool](), list[int]()
     while other.has_work:
         for event in other.step():
             tokens += event.token_ids
-        taken.append(other.supposed.was_taken)
+        taken.append(watch.has_taken)
     assert tokens == text and is_clean(other)
-    assert watch.begun == watch.taken + 1 and taken[:4] == [False, True, True, True]
+    assert watch.launched == watch.taken + 1 and taken[:4] == [False, True, True, True]
     assert len(taken) > 5 and not any(taken[4:])
 
 
@@ -245,6 +235,8 @@ def test_a_drafter_that_fails_to_go_on_costs_bets_alone(
 
     asked = job()
     engine, watch, text = knowing(world, asked)
-    monkeypatch.setattr(Knowing, "goes_on", fail)
+    monkeypatch.setattr(Knowing, "continuation", fail)
     assert run_of(engine, asked).tokens("r") == text and is_clean(engine)
-    assert engine.telemetry.drafter_failures == 1 and not engine.telemetry.failed_requests and not watch.laid
+    assert (
+        engine.telemetry.drafter_failures == 1 and not engine.telemetry.failed_requests and not watch.prepared
+    )

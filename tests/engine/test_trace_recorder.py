@@ -10,7 +10,7 @@ from tests.engine.test_broken import Interrupt
 from tests.engine.test_endings import load
 from tests.equivalence.world import Job, World, drive, is_clean, make_engine, prompt
 from wager.engine.engine import Engine
-from wager.engine.shadow import Asked, label_of, record, record_trace
+from wager.engine.trace_recorder import RecordRequest, label_of, record, record_trace
 from wager.errors import ConfigError, DrafterError, InputError, ModelError, RequestError
 from wager.records import SamplingParams
 from wager.trace import PADDING, Replay, Trace, load_costs, load_traces, replay
@@ -25,9 +25,11 @@ def engine_of(world: World, drafter: str, policy: str = "auto") -> Engine:
     return engine
 
 
-def asked(temperature: float, count: int = 4) -> list[Asked]:
+def asked(temperature: float, count: int = 4) -> list[RecordRequest]:
     return [
-        Asked(prompt(i, 7 + 5 * i), SamplingParams(max_tokens=40 - 3 * i, temperature=temperature, seed=i))
+        RecordRequest(
+            prompt(i, 7 + 5 * i), SamplingParams(max_tokens=40 - 3 * i, temperature=temperature, seed=i)
+        )
         for i in range(count)
     ]
 
@@ -65,7 +67,7 @@ def test_the_replay_takes_the_steps_of_the_engine(
 @pytest.mark.parametrize("drafter", ["chain", "block"])
 def test_trees_are_replayed_too(world: World, tmp_path: Path, drafter: str) -> None:
     """Near an end the engine does not guess beyond it, and a trace does not know that it is near."""
-    one = Asked(prompt(1, 9), SamplingParams(max_tokens=60, temperature=0.8, seed=5))
+    one = RecordRequest(prompt(1, 9), SamplingParams(max_tokens=60, temperature=0.8, seed=5))
     record_trace(engine_of(world, drafter), [one], tmp_path / "trace.npz")
     (trace,) = load_traces(tmp_path / "trace.npz").traces
     assert trace.spine_only == (drafter == "chain")
@@ -121,7 +123,13 @@ def test_labels(temperature: float, label: str) -> None:
 def state(engine: Engine) -> tuple[Any, ...]:
     experience = engine.controller.experience
     total = experience.ledger.total
-    return engine.controller, engine.controller.policy, engine.hindsight, total.tokens, experience.stats.steps
+    return (
+        engine.controller,
+        engine.controller.policy,
+        engine.draft_outcomes,
+        total.tokens,
+        experience.stats.steps,
+    )
 
 
 def test_policy_and_experience_are_left_as_they_were(world: World, tmp_path: Path) -> None:
@@ -138,7 +146,7 @@ def test_policy_and_experience_are_left_as_they_were(world: World, tmp_path: Pat
     [
         ("runner.run", RuntimeError, ModelError),
         ("runner.run", KeyboardInterrupt, KeyboardInterrupt),
-        ("drafter.draft", ValueError, DrafterError),
+        ("drafter.propose", ValueError, DrafterError),
     ],
 )
 def test_a_recording_that_fails_leaves_nothing(

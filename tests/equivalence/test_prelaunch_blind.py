@@ -1,4 +1,4 @@
-"""Passes that begin behind a draft nobody has seen: the same texts, and the same trees as by looking."""
+"""Verify passes that are launched behind an unread draft: the same texts, and the same trees as read ones."""
 
 from collections.abc import Hashable
 from dataclasses import replace
@@ -9,28 +9,29 @@ import pytest
 
 from tests.equivalence.kernel_engines import MARKS, engine_of, jobs
 from tests.equivalence.world import World, alone, drive, is_clean
-from tests.nn.kernels import ways
-from wager.draft.base import Unseen
+from tests.nn.kernels import interpreter
+from wager.draft.base import UnreadDraft
 from wager.draft.block import BlockDrafter
+from wager.draft.block_prelaunch import BlockPrelaunch
 from wager.draft.lookup import LookupDrafter
 from wager.draft.scores import HostTop
 from wager.engine.engine import Engine
-from wager.policy import PLAIN, Blind, Offer
+from wager.policy import PLAIN, Blind, Inquiry, Offer, Plan
 from wager.tree import Tree
 
 pytestmark = MARKS
-assert ways
+assert interpreter
 
 
-def unseen_in(engine: Engine) -> list[list[int]]:
-    """Fills with the nodes of every row of the passes that begin behind their draft."""
-    run_unseen, begun = engine.runner.run_unseen, list[list[int]]()
+def blind_passes_of(engine: Engine) -> list[list[int]]:
+    """Collects the nodes of every row of the passes that are launched behind their unread draft."""
+    run_blind, begun = engine.runner.run_blind, list[list[int]]()
 
     def counted(rows: Any, top: Any) -> Any:
         begun.append([row.num_nodes for row in rows])
-        return run_unseen(rows, top)
+        return run_blind(rows, top)
 
-    engine.runner.run_unseen = counted  # type: ignore[method-assign]
+    engine.runner.run_blind = counted  # type: ignore[method-assign]
     return begun
 
 
@@ -40,10 +41,10 @@ def test_texts_are_those_of_plain_decoding(
     world: World, on_kernels: None, policy: str, params: dict[str, Any]
 ) -> None:
     engine, asked = engine_of(world, policy), jobs(**params)
-    begun = unseen_in(engine)
+    begun = blind_passes_of(engine)
     for job, own in zip(asked, alone(engine_of(world, "ar", kernels="off"), asked), strict=True):
         assert drive(engine, {0: [("one", job)]}, {}).tokens("one") == own
-    assert is_clean(engine) and engine.unseen.take() is None
+    assert is_clean(engine) and engine.pipeline.in_flight is None
     if policy != "auto":  # which may find the drafter of this small world not worth its time
         assert begun and all(nodes for (nodes,) in begun)
 
@@ -51,17 +52,19 @@ def test_texts_are_those_of_plain_decoding(
 def test_a_calibrated_bet_gives_the_same_texts(world: World, on_kernels: None) -> None:
     """As `auto` bets: fewer nodes than there are candidates, chosen by a calibration of its own."""
     engine, (job, *_) = engine_of(world, "tree:9"), jobs(0.9)
-    begun = unseen_in(engine)
-    engine.controller.blind = lambda rows, drafts: Blind([7], [(0.2, 0.8, -0.1)])  # type: ignore[method-assign]
+    begun = blind_passes_of(engine)
+    blind = Blind([7], [(0.2, 0.8, -0.1)])
+    engine.controller.blind_bet = lambda plan, rows, drafts: blind  # type: ignore[method-assign]
     run = drive(engine, {0: [("one", job)]}, {})
     assert [run.tokens("one")] == alone(engine_of(world, "ar", kernels="off"), [job])
     assert begun and all(0 < nodes <= 7 for (nodes,) in begun)
 
 
 def started_in(engine: Engine) -> list[tuple[Hashable, bool]]:
-    """Fills with whose drafts begin before their step, and whether that is behind the prompt."""
-    drafter, found = engine.drafters["block"], list[tuple[Hashable, bool]]()
-    start = drafter.start
+    """Collects whose drafts are launched before their step, and whether that is behind the prompt."""
+    device, found = engine.drafters["block"].device, list[tuple[Hashable, bool]]()
+    assert device is not None
+    start = device.start
 
     def noted(rows: Any) -> None:
         for row in rows:
@@ -70,7 +73,7 @@ def started_in(engine: Engine) -> list[tuple[Hashable, bool]]:
             found.append((row.request_id, not sequence.stats.steps))
         start(rows)
 
-    drafter.start = noted  # type: ignore[method-assign]
+    device.start = noted  # type: ignore[method-assign]
     return found
 
 
@@ -96,7 +99,7 @@ def test_a_first_draft_that_fails_costs_bets_alone(
 
     engine, (job, *_) = engine_of(world, "fixed:4"), jobs(0.0)
     drive(engine, {0: [("first", job)]}, {})
-    monkeypatch.setattr(BlockDrafter, "start", fail)
+    monkeypatch.setattr(BlockPrelaunch, "start", fail)
     run = drive(engine, {0: [("second", job)]}, {})
     assert [run.tokens("second")] == alone(engine_of(world, "ar", kernels="off"), [job]) and is_clean(engine)
     assert engine.telemetry.drafter_failures == 1 and not engine.telemetry.failed_requests
@@ -104,7 +107,7 @@ def test_a_first_draft_that_fails_costs_bets_alone(
 
 def test_several_rows_at_once(world: World, on_kernels: None) -> None:
     engine, asked = engine_of(world, "tree:9"), jobs(0.0)
-    begun = unseen_in(engine)
+    begun = blind_passes_of(engine)
     run = drive(engine, {0: list(enumerate(asked))}, {})
     assert [run.tokens(index) for index in range(3)] == alone(engine_of(world, "ar", kernels="off"), asked)
     assert [9, 9, 9] in begun
@@ -117,25 +120,26 @@ def test_copies_take_part_in_a_pass_behind_a_draft(
 ) -> None:
     engine, asked = engine_of(world, policy), jobs(temperature)
     engine.drafters["lookup"] = LookupDrafter(min_match=1)
-    run_unseen, begun = engine.runner.run_unseen, list[list[tuple[int, bool]]]()
+    run_blind, begun = engine.runner.run_blind, list[list[tuple[int, bool]]]()
 
-    def offer(rows: Any) -> list[Offer]:
+    def plan(rows: Any) -> Plan:
         """Every second row copies as soon as it can."""
         able = [
             "lookup" if "lookup" in row.drafters and i % 2 == 0 else "block" for i, row in enumerate(rows)
         ]
-        return [
+        offers = [
             Offer(name) if name in row.drafters and row.max_depth > 0 else PLAIN
             for name, row in zip(able, rows, strict=True)
         ]
+        return Plan(tuple(offers))
 
     def counted(rows: Any, top: Any) -> Any:
         begun.append([(row.num_nodes, row.tree is not None) for row in rows])
-        return run_unseen(rows, top)
+        return run_blind(rows, top)
 
-    engine.controller.policy.suffices = lambda *_: False  # type: ignore[method-assign]
-    engine.controller.offer = offer  # type: ignore[method-assign]
-    engine.runner.run_unseen = counted  # type: ignore[method-assign]
+    engine.controller.inquire = lambda coming: Inquiry(asks=True)  # type: ignore[method-assign]
+    engine.controller.plan = plan  # type: ignore[method-assign]
+    engine.runner.run_blind = counted  # type: ignore[method-assign]
     run = drive(engine, {0: list(enumerate(asked))}, {})
     assert [run.tokens(index) for index in range(3)] == alone(engine_of(world, "ar", kernels="off"), asked)
     assert is_clean(engine) and not engine.telemetry.drafter_failures
@@ -149,14 +153,14 @@ def test_the_tree_is_the_one_that_a_look_would_have_given(world: World, on_kerne
     for blind in (True, False):
         engine = engine_of(world, "tree:9")
         if not blind:
-            engine.controller.blind = lambda rows, drafts: None  # type: ignore[method-assign]
-        choose = engine.sampler.choose
+            engine.controller.blind_bet = lambda plan, rows, drafts: None  # type: ignore[method-assign]
+        launch = engine.sampler.launch
 
-        def noted(logits: Any, rows: Any, *rest: Any, blind: bool = blind, choose: Any = choose) -> Any:
+        def noted(logits: Any, rows: Any, *rest: Any, blind: bool = blind, launch: Any = launch) -> Any:
             trees[blind] += [row.tree for row in rows]
-            return choose(logits, rows, *rest)
+            return launch(logits, rows, *rest)
 
-        engine.sampler.choose = noted  # type: ignore[method-assign]
+        engine.sampler.launch = noted  # type: ignore[method-assign]
         drive(engine, {0: [("one", job)]}, {})
     assert len(trees[True]) == len(trees[False])
     for one, other in zip(trees[True], trees[False], strict=True):
@@ -166,7 +170,7 @@ def test_the_tree_is_the_one_that_a_look_would_have_given(world: World, on_kerne
 
 def test_requests_that_ask_for_guesses_themselves_are_looked_at(world: World, on_kernels: None) -> None:
     engine, (job, *_) = engine_of(world, "tree:9"), jobs(0.0)
-    begun = unseen_in(engine)
+    begun = blind_passes_of(engine)
     own = replace(job, params=replace(job.params, speculation="fixed:3"))
     reports = drive(engine, {0: [("one", own)]}, {}).reports
     assert max(report.num_nodes for report in reports) == 3 and not begun
@@ -178,9 +182,13 @@ def test_a_draft_that_is_no_number_costs_its_row_no_more_than_its_bets(
     engine, (job, *_) = engine_of(world, "tree:9"), jobs(0.0)
     drafter = engine.drafters["block"]
     assert isinstance(drafter, BlockDrafter) and drafter.device is not None
-    begun, unseen, result = unseen_in(engine), drafter.unseen, drafter.device.result
+    begun, unseen, result = (
+        blind_passes_of(engine),
+        drafter.device.begin_unread,
+        drafter.device.kernels.result,
+    )
 
-    def on_the_device(rows: Any) -> Unseen | None:
+    def on_the_device(rows: Any) -> UnreadDraft | None:
         found = unseen(rows)
         if found is not None:
             found.top.fill_(float("nan"))
@@ -190,8 +198,8 @@ def test_a_draft_that_is_no_number_costs_its_row_no_more_than_its_bets(
         found = result()
         return found._replace(logprobs=np.full_like(found.logprobs, np.nan))
 
-    monkeypatch.setattr(drafter, "unseen", on_the_device)
-    monkeypatch.setattr(drafter.device, "result", on_the_host)
+    monkeypatch.setattr(drafter.device, "begin_unread", on_the_device)
+    monkeypatch.setattr(drafter.device.kernels, "result", on_the_host)
     assert (
         drive(engine, {0: [("one", job)]}, {}).tokens("one")
         == alone(engine_of(world, "ar", kernels="off"), [job])[0]
@@ -202,6 +210,6 @@ def test_a_draft_that_is_no_number_costs_its_row_no_more_than_its_bets(
 
 def test_a_runner_without_kernels_builds_none(world: World) -> None:
     runner = engine_of(world, "tree:9", kernels="off").runner
-    assert not runner.can_build([]) and runner.unseen_nodes(15, 8) == 0
+    assert not runner.can_build_trees([]) and runner.max_built_nodes(15, 8) == 0
     with pytest.raises(NotImplementedError):
-        runner.run_unseen([], None)  # type: ignore[arg-type]
+        runner.run_blind([], None)  # type: ignore[arg-type]

@@ -7,23 +7,23 @@ import torch
 from torch import Tensor
 
 from tests.equivalence.world import Job, World, alone, drive, is_clean, make_engine, make_world, prompt
-from tests.nn.kernels import ways
+from tests.nn.kernels import interpreter
 from wager.draft.block import BlockDrafter
 from wager.draft.chain import ChainDrafter
-from wager.engine.assemble import pass_notes
 from wager.engine.engine import Engine
+from wager.engine.native_passes import pass_notes
 from wager.errors import ConfigError
 from wager.nn import kernels
-from wager.nn.kernels.narrow_layers import HEAD_BITS
-from wager.nn.kernels.narrow_weights import dequantised, quantise
-from wager.nn.models.decoder import NarrowDecoder
-from wager.nn.models.dflash import NarrowDFlash
+from wager.nn.kernels.quant_layers import HEAD_BITS
+from wager.nn.kernels.quant_weights import dequantised, quantise
+from wager.nn.models.decoder import QuantDecoder
+from wager.nn.models.dflash import QuantDFlash
 from wager.nn.weights import WeightReader
 from wager.records import SamplingParams
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 pytestmark = [pytest.mark.gpu] if DEVICE == "cuda" else []
-assert ways
+assert interpreter
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +58,14 @@ def guesses_of(engine: Engine) -> list[list[int]]:
     """The best guess of every depth, of every draft from here on."""
     drafter = engine.drafters["block"]
     found: list[list[int]] = []
-    draft = drafter.draft
+    draft = drafter.propose
 
     def watched(*args: Any) -> Any:
         proposals = draft(*args)
         found.extend(proposal.token_ids[:, 0].tolist() for proposal in proposals if proposal is not None)
         return proposals
 
-    drafter.draft = watched  # type: ignore
+    drafter.propose = watched  # type: ignore
     return found
 
 
@@ -84,9 +84,9 @@ def test_texts_and_guesses_are_those_of_the_rounded_weights(
     monkeypatch.undo()
     monkeypatch.setattr(kernels, "has_kernels", lambda device: True)
     engine = engine_of(world, policy, weights=weights)
-    assert isinstance(engine.runner.decoder.weights, NarrowDecoder)
+    assert isinstance(engine.runner.decoder.weights, QuantDecoder)
     drafter = engine.drafters["block"]
-    assert isinstance(drafter, BlockDrafter) and isinstance(drafter.net.weights, NarrowDFlash)
+    assert isinstance(drafter, BlockDrafter) and isinstance(drafter.net.weights, QuantDFlash)
     guesses = guesses_of(engine)
     assert alone(engine, jobs()) == wanted
     assert wanted_guesses and guesses == wanted_guesses
@@ -98,7 +98,7 @@ def test_nothing_wide_is_kept_and_notes_say_so(world: World, on_kernels: None) -
     decoder, drafter = engine.runner.decoder, engine.drafters["block"]
     assert isinstance(drafter, BlockDrafter)
     assert not decoder.layers and not drafter.net.layers and not drafter.net.has_plain_passes
-    assert not decoder.quicken() and not drafter.net.quicken()
+    assert not decoder.try_native() and not drafter.net.try_native()
     wide = engine_of(world, "ar").runner.decoder
     assert wide.streamed_bytes is not None and decoder.streamed_bytes is not None
     assert decoder.streamed_bytes < 0.5 * wide.streamed_bytes
@@ -134,5 +134,5 @@ def test_int4_is_refused_where_there_are_no_kernels(world: World, settings: dict
 
 
 def test_float64_is_refused(world: World, on_kernels: None) -> None:
-    with pytest.raises(ConfigError, match=r"dtype = 'float64': .*narrow"):
+    with pytest.raises(ConfigError, match=r"dtype = 'float64': .*quantised"):
         engine_of(world, "ar", weights="int8", dtype="float64")

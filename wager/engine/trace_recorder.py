@@ -1,8 +1,8 @@
-"""Record a trace: plain decoding in which a drafter proposes at every position and nothing is verified.
+"""Records a trace: plain decoding in which a drafter proposes at every position and nothing is verified.
 
-While it records, a controller and a notebook of its own stand in for the engine's, so neither the policy nor
-what it has learned is touched. Written is the format of wager/trace, whose replay can then try any policy on
-this run. `LLM.record_trace` calls it; it knows no text and simulates nothing itself.
+While it records, the engine has another controller and other draft outcomes, so that neither the policy nor
+what it has learned changes. The trace is written in the format of wager/trace, whose replay can then try any
+policy on this run. `LLM.record_trace` calls it; it knows no text and simulates nothing itself.
 """
 
 from __future__ import annotations
@@ -13,27 +13,46 @@ from collections.abc import Sequence as Many
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from wager.draft.base import Proposal
-from wager.engine.hindsight import Hindsight
+from wager.engine.context import EngineParts
+from wager.engine.draft_outcomes import DraftOutcomes
+from wager.engine.events import Event
+from wager.engine.sequence import Sequence
 from wager.errors import ConfigError, DrafterError, InputError, ModelError, RequestError
-from wager.policy import PLAIN, Coming, Controller, Experience, Offer, Row
+from wager.policy import PLAIN, Coming, Controller, Experience, Inquiry, Offer, Plan, Row
 from wager.policy.simple import Plain
 from wager.records import SamplingParams
 from wager.trace.format import PADDING, Trace, save_traces
 
-if TYPE_CHECKING:
-    from wager.engine.engine import Engine
-
 _KIND = re.compile(r"[\w.-]+")
-_HOTTEST = 10.0  # a trace's names have one digit before the point: t08 is 0.8, t12 is 1.2
+_MAX_TEMPERATURE = 10.0
+"""Temperatures must be below this, because a trace's names have one digit before the point (t08 is 0.8)."""
 
 
-class Asked(NamedTuple):
+class RecordingEngine(EngineParts, Protocol):
+    """The engine as the recorder uses it."""
+
+    @property
+    def has_work(self) -> bool: ...
+
+    @property
+    def model(self) -> object:
+        """The name of its model, for the file."""
+        ...
+
+    def add(self, request_id: Hashable, prompt_ids: Many[int], params: SamplingParams) -> Sequence: ...
+
+    def abort(self, request_id: Hashable) -> bool: ...
+
+    def step(self) -> list[Event]: ...
+
+
+class RecordRequest(NamedTuple):
     """A request to record."""
 
     prompt_ids: Many[int]
@@ -41,16 +60,16 @@ class Asked(NamedTuple):
 
 
 class Position(NamedTuple):
-    """One token of the output and what was known before it came."""
+    """One token of the output, and what was known before it was chosen."""
 
     token: int
     proposal: Proposal | None
-    """None where the drafter had nothing to offer."""
+    """None where the drafter had no proposal."""
     target_p1: float
 
 
-def record_trace(engine: Engine, asked: Many[Asked], path: Path, kind: str = "text") -> None:
-    """Run these requests and write what the first drafter offered on the way, a trace per temperature.
+def record_trace(engine: RecordingEngine, asked: Many[RecordRequest], path: Path, kind: str = "text") -> None:
+    """Run these requests and write what the first drafter proposed, one trace per temperature.
 
     Raises ConfigError where that drafter has no probabilities, RequestError or InputError on what cannot be
     recorded, DrafterError or ModelError where the run fails; nothing is written then.
@@ -68,7 +87,7 @@ def record_trace(engine: Engine, asked: Many[Asked], path: Path, kind: str = "te
     temperatures = {label: one.params.temperature for label, one in zip(labels, asked, strict=True)}
     meta: dict[str, object] = {
         "drafter": drafter,
-        "model": engine.parts.notes.get("model", ""),
+        "model": engine.model,
         "noised": any(value > 0 for value in temperatures.values()),
         "temperature": temperatures,
     }
@@ -78,16 +97,16 @@ def record_trace(engine: Engine, asked: Many[Asked], path: Path, kind: str = "te
         raise InputError(f"cannot write {path}: {error.strerror or error}", "record_trace") from error
 
 
-def record(engine: Engine, asked: Many[Asked]) -> list[list[Position]]:
+def record(engine: RecordingEngine, asked: Many[RecordRequest]) -> list[list[Position]]:
     """Run these requests to their end; the positions of each, in order. The engine must be idle."""
     if engine.has_work:
         raise RequestError("other requests are running; a recording needs the engine alone", "record_trace")
     for one in asked:
         if one.params.thinking is not None or one.params.speculation is not None:
             raise RequestError("a trace is of plain text: no limit on thinking, no bets", "record_trace")
-    notes, failures = _Notes(), engine.telemetry.drafter_failures
-    ids = [("shadow", i) for i in range(len(asked))]
-    with _standing_in(engine, notes, _drafter_of(engine)):
+    recorder, failures = _Recorder(), engine.telemetry.drafter_failures
+    ids = [("recording", i) for i in range(len(asked))]
+    with _replaced_parts(engine, recorder, _drafter_of(engine)):
         try:
             for request_id, one in zip(ids, asked, strict=True):
                 engine.add(request_id, one.prompt_ids, one.params)
@@ -95,22 +114,22 @@ def record(engine: Engine, asked: Many[Asked]) -> list[list[Position]]:
         finally:
             for request_id in ids:
                 engine.abort(request_id)
-            engine.step()  # nothing runs: takes away the last words of what was aborted
+            engine.step()  # nothing runs: this takes the terminal events of aborted requests
     if engine.telemetry.drafter_failures > failures:
         raise DrafterError("the drafter failed on the way, so its drafts are not complete")
-    return [notes.positions[request_id] for request_id in ids]
+    return [recorder.positions[request_id] for request_id in ids]
 
 
 def label_of(temperature: float) -> str:
     """The temperature as a trace's names have it: t0, t08, t12. Raises ConfigError where they cannot."""
-    if temperature >= _HOTTEST:
-        raise ConfigError("temperature", temperature, f"below {_HOTTEST:g} in a trace")
+    if temperature >= _MAX_TEMPERATURE:
+        raise ConfigError("temperature", temperature, f"below {_MAX_TEMPERATURE:g} in a trace")
     digits = format(Decimal(repr(temperature)), "f")
     whole, _, rest = digits.partition(".")
     return f"t{whole}{rest.rstrip('0')}"
 
 
-def _drafter_of(engine: Engine) -> str:
+def _drafter_of(engine: RecordingEngine) -> str:
     """The engine's first drafter; a trace holds noised log-probabilities, so it must have some."""
     name = next(iter(engine.drafters), "none")
     if name == "none" or not engine.drafters[name].uses_noise:
@@ -120,15 +139,15 @@ def _drafter_of(engine: Engine) -> str:
     return name
 
 
-def _run(engine: Engine) -> None:
+def _run(engine: RecordingEngine) -> None:
     while engine.has_work:
         for event in engine.step():
             if event.error is not None:
                 raise ModelError(event.error)
 
 
-class _Notes(Hindsight):
-    """Stands in for the engine's hindsight: the same calls, but everything is written down."""
+class _Recorder(DraftOutcomes):
+    """Replaces the engine's draft outcomes and stores every draft and token that it is told of."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,8 +155,8 @@ class _Notes(Hindsight):
         self._drafts: dict[Hashable, Proposal] = {}
         self._confidence: dict[Hashable, float] = {}
 
-    def look(self, rows: Many[Row]) -> None:
-        """What a policy sees of these rows before the step."""
+    def see(self, rows: Many[Row]) -> None:
+        """Store what a policy sees of these rows before the step."""
         for row in rows:
             self._confidence[row.request_id] = 1.0 if row.target_p1 is None else row.target_p1
 
@@ -154,7 +173,7 @@ class _Notes(Hindsight):
             self._drafts[request_id] = Proposal(*proposal)
 
     def feed(self, request_id: Hashable, tokens: Many[int]) -> None:
-        (token,) = tokens  # plain decoding: one a step
+        (token,) = tokens  # plain decoding emits one token per step
         draft = self._drafts.pop(request_id, None)
         found = Position(token, draft, self._confidence[request_id])
         self.positions.setdefault(request_id, []).append(found)
@@ -165,36 +184,37 @@ class _Notes(Hindsight):
     drop = close
 
 
-class _Shadow(Plain):
+class _AlwaysDraft(Plain):
     """Lets one drafter run wherever it can, and verifies nothing of it."""
 
     # The gate in the name tells the engine to measure the target's confidence, which a trace holds.
     name = "entropy+ar"
 
-    def __init__(self, experience: Experience, notes: _Notes, drafter: str) -> None:
+    def __init__(self, experience: Experience, recorder: _Recorder, drafter: str) -> None:
         super().__init__(experience)
-        self._notes = notes
+        self._recorder = recorder
         self._offer = Offer(drafter)
 
-    def rests(self, coming: Coming) -> bool:
-        return False
+    def inquire(self, coming: Coming) -> Inquiry:
+        return Inquiry(asks=True)
 
-    def offer(self, rows: Many[Row]) -> list[Offer]:
-        self._notes.look(rows)
-        return [self._offer if self._offer.drafter in row.drafters else PLAIN for row in rows]
+    def plan(self, rows: Many[Row]) -> Plan:
+        self._recorder.see(rows)
+        offers = [self._offer if self._offer.drafter in row.drafters else PLAIN for row in rows]
+        return Plan(tuple(offers))
 
 
 @contextmanager
-def _standing_in(engine: Engine, notes: _Notes, drafter: str) -> Iterator[None]:
-    """The engine with another policy, experience and hindsight; its own are put back as they were."""
-    own = engine.controller, engine.hindsight
-    shadow = Controller("ar", Experience())
-    shadow.policy = _Shadow(shadow.experience, notes, drafter)
-    engine.controller, engine.hindsight = shadow, notes
+def _replaced_parts(engine: RecordingEngine, recorder: _Recorder, drafter: str) -> Iterator[None]:
+    """Give the engine another policy, experience and draft outcomes; its own are restored at the end."""
+    own = engine.controller, engine.draft_outcomes
+    controller = Controller("ar", Experience())
+    controller.policy = _AlwaysDraft(controller.experience, recorder, drafter)
+    engine.controller, engine.draft_outcomes = controller, recorder
     try:
         yield
     finally:
-        engine.controller, engine.hindsight = own
+        engine.controller, engine.draft_outcomes = own
 
 
 def _trace(kind: str, label: str, sequences: Many[Many[Position]]) -> Trace:

@@ -1,7 +1,8 @@
-"""Features on their way into a block drafter's context: where they wait, and which slots they go to.
+"""Waiting features cut into pieces that passes can read: where each piece lies, and which slots it goes to.
 
-They wait line by line in the tensors that passes left (`context.py`), and go to the pages of their requests,
-as many at once as a pass takes. Used by `block.py` and its device's part; knows no network.
+Features wait line by line in the tensors that the target's passes left (context.py). They are read in by
+passes of limited size, so they are cut where a page ends and grouped into portions. Knows no network. Used by
+block.py and block_device.py.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from wager.kvcache.pool import PageIds
 
 
 class Portion(NamedTuple):
-    """Waiting features of one request to be ingested: those before position `stop`."""
+    """The waiting features of one request that are to be read in: those before position `stop`."""
 
     context: FeatureContext
     pages: PageIds
@@ -28,18 +29,20 @@ class Portion(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Features that lie side by side, of tokens whose positions and slots are consecutive as well."""
+    """Consecutive lines of one tensor, for tokens whose positions and slots are consecutive as well."""
 
     features: Tensor
     position: int
+    """The position of the first token."""
     slot: int
+    """The slot of the first token."""
     first: int
-    """Their first line in `features`."""
+    """The line of the first token in `features`."""
     num_tokens: int
 
 
 def pieces_of(portions: Iterable[Portion], page_size: int) -> list[Piece]:
-    """The features of all portions, cut where a page ends."""
+    """Cuts the features of all portions where a page ends."""
     pieces = []
     for context, pages, stop in portions:
         position = context.watermark
@@ -52,36 +55,39 @@ def pieces_of(portions: Iterable[Portion], page_size: int) -> list[Piece]:
     return pieces
 
 
-def laid_out(pieces: Sequence[Piece]) -> npt.NDArray[np.int64]:
-    """[3, tokens]: position, slot and line of every token."""
+def token_table(pieces: Sequence[Piece]) -> npt.NDArray[np.int64]:
+    """Returns position, slot and line of every token: [3, tokens]."""
     _, *numbers = zip(*pieces, strict=True)
     firsts = np.array(numbers, np.int64)
     counts = firsts[3]
     begins = firsts[:3] - (np.cumsum(counts) - counts)
     which = np.repeat(np.arange(len(pieces)), counts)
-    laid: npt.NDArray[np.int64] = begins[:, which] + np.arange(len(which))
-    return laid
+    table: npt.NDArray[np.int64] = begins[:, which] + np.arange(len(which))
+    return table
 
 
-def portions_of(pieces: Iterable[Piece], most: int) -> Iterator[list[Piece]]:
-    """The same tokens in their order, at most so many at a time."""
-    portion: list[Piece] = []
-    room = most
+def split_pieces(pieces: Iterable[Piece], max_tokens: int) -> Iterator[list[Piece]]:
+    """Groups the pieces in their order, with at most `max_tokens` tokens in a group; cuts pieces for that."""
+    group: list[Piece] = []
+    room = max_tokens
     for features, position, slot, first, num_tokens in pieces:
         done = 0
         while done < num_tokens:
             num = min(room, num_tokens - done)
-            portion.append(Piece(features, position + done, slot + done, first + done, num))
+            group.append(Piece(features, position + done, slot + done, first + done, num))
             done, room = done + num, room - num
             if not room:
-                yield portion
-                portion, room = [], most
-    if portion:
-        yield portion
+                yield group
+                group, room = [], max_tokens
+    if group:
+        yield group
 
 
 def gather(pieces: Iterable[Piece], lines: Tensor, out: Tensor) -> None:
-    """Lines of the pieces' tensors, one tensor after the other, to the first lines of `out`."""
+    """Copies the lines of the pieces, in order, to the first lines of `out`.
+
+    `lines` holds the line of every token on the device of the features.
+    """
     start = 0
     for _, own in groupby(pieces, key=lambda piece: id(piece.features)):
         same = list(own)

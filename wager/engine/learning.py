@@ -1,0 +1,59 @@
+"""When the policy learns from a step: at its end, or while the next pass runs.
+
+Learning takes host time in which a device would be idle. So on a device the outcome of a step that drafted
+waits until the next pass has been launched. There the next step is planned early as well. Whether learning
+waits depends on the device and on the step alone, never on who observes the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+
+from wager.engine.context import EngineParts
+from wager.engine.rows import StepRow
+from wager.policy import StepOutcome
+
+
+class Learning:
+    """Hands outcomes to the controller, each exactly once and in order."""
+
+    def __init__(self, parts: EngineParts) -> None:
+        self._parts = parts
+        self.waiting: StepOutcome | None = None
+        """The outcome of the previous step, where learning from it waits for the next pass."""
+        self.learn_ms = 0.0
+        """What the learn stage of the latest step took; the next step is charged for it."""
+
+    def postpone(self, outcome: StepOutcome, has_ended: bool) -> bool:
+        """Keep the outcome until the next pass runs, if that is possible; returns whether it is.
+
+        It is on a device, after a step that drafted, and while no request has ended: the account of an ended
+        request must be complete.
+        """
+        drafted = any(share.offer.drafter is not None for share in outcome.rows)
+        if has_ended or not drafted or not self._parts.runner.has_kernels:
+            return False
+        self.waiting = outcome
+        return True
+
+    def learn(self, outcome: StepOutcome) -> None:
+        """Tell the controller what a step cost and yielded, and which drafts have an outcome by now."""
+        evidence = self._parts.draft_outcomes.take_complete()
+        overlaps = self._parts.runner.has_kernels
+        self._parts.controller.learn(outcome._replace(evidence=evidence, overlaps=overlaps))
+
+    def catch_up(self) -> None:
+        """Learn from the previous step if that has waited."""
+        outcome, self.waiting = self.waiting, None
+        if outcome is not None:
+            self.learn(outcome)
+
+    def prepare(self, rows: Many[StepRow]) -> None:
+        """Let the policy plan the step behind the pass in flight, on a device and if that pass has drafts."""
+        drafts = [row.draft for row in rows]
+        if self._parts.runner.has_kernels and any(drafts):
+            self._parts.controller.prepare([row.view for row in rows], drafts)
+
+    def drop(self) -> None:
+        """Discard the outcome that waits: the step after it has failed."""
+        self.waiting = None

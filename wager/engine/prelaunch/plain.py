@@ -1,0 +1,97 @@
+"""Prelaunches the next plain pass behind the choices of the pass in flight.
+
+Assumption: no row drafts in the next step. Its pass then depends on this pass's choices, which are on the
+device already, and on prompts, which the host knows. The scheduler plans it before the verdict: rows that go
+on have one pending token that only the device knows, prompts are read on, and waiting requests are admitted,
+so that the device is not idle across an admission. The host hands out tokens and learns while the device
+runs. A row that ends in the step between is left out when the result is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+
+from torch import Tensor
+
+from wager.engine.context import EngineParts
+from wager.engine.drafting import Drafting
+from wager.engine.pipeline import InFlight, Pipeline, Strategy
+from wager.engine.rows import NO_TREE, StepRow
+from wager.engine.scheduler import Planned
+from wager.policy import Coming
+from wager.target import RunResult, RunRow
+
+_UNREAD = (0,)
+"""Stands for a pending token that only the device knows yet."""
+
+
+class PlainPrelaunch:
+    """Launches plain passes early."""
+
+    def __init__(self, parts: EngineParts, drafting: Drafting, pipeline: Pipeline) -> None:
+        self._parts, self._drafting, self._pipeline = parts, drafting, pipeline
+
+    def can_follow(self, rows: Many[StepRow]) -> bool:
+        """Whether a plain pass can follow the pass of these rows before its choices are read."""
+        parts = self._parts
+        return (
+            len(rows) <= parts.runner.max_prelaunch_rows and not parts.wants_p1 and all(map(_is_free, rows))
+        )
+
+    def launch_behind(self, rows: list[StepRow], result: RunResult, chosen: Tensor) -> None:
+        """Launch the next pass of these rows; `chosen` are the tokens that this pass chose, on the device.
+
+        Precondition: `can_follow`.
+        """
+        parts = self._parts
+        if not _stays_plain(parts, rows):
+            return
+        plan = parts.scheduler.plan_behind([Planned(row.sequence, row.num_tokens) for row in rows])
+        if plan is None:
+            return
+        # The features must be kept now, because the next pass overwrites them.
+        self._drafting.keep(rows, result, [range(row.num_tokens) for row in rows])
+        places, read = dict[int, int](), dict[int, int]()
+        for row in rows:
+            read[id(row.sequence)] = row.num_tokens
+            if row.is_judged:
+                places[id(row.sequence)] = len(places)
+        asked = [
+            _next_row(planned, read.get(id(planned.sequence), 0), index < plan.num_unread)
+            for index, planned in enumerate(plan.rows)
+        ]
+        chosen_at = [places[id(planned.sequence)] for planned in plan.rows[: plan.num_unread]]
+        following = parts.runner.run_behind(asked, chosen, chosen_at)
+        self._pipeline.add(InFlight(Strategy.PLAIN, plan.rows, following, _is_plain))
+
+
+def _stays_plain(parts: EngineParts, rows: Many[StepRow]) -> bool:
+    """Whether the policy has no rows draft in the step behind this one; asked for the rows that go on."""
+    going_on = [row for row in rows if not row.is_judged or row.sequence.num_left > 1]
+    if not going_on:
+        return False
+    max_depth = max([row.sequence.max_depth for row in going_on]) - 1
+    num_tokens = sum([1 if row.is_judged else row.num_tokens for row in going_on])
+    return not parts.controller.inquire(Coming(len(going_on), num_tokens, max_depth, ahead=1)).asks
+
+
+def _is_plain(rows: Many[StepRow]) -> bool:
+    """Rows that were planned from the pass in flight have no trees: `observe` offers them no drafter."""
+    return True
+
+
+def _is_free(row: StepRow) -> bool:
+    """Whether the row guesses nothing and the host takes no part in its choice."""
+    if row.tree.num_nodes or row.offer.drafter is not None or row.view.nodes:
+        return False
+    return not row.is_judged or (row.needs_no_host and row.sequence.params.logprobs is None)
+
+
+def _next_row(planned: Planned, num_read: int, is_unread: bool) -> RunRow:
+    """The row of a planned sequence of which the pass in flight reads `num_read` tokens."""
+    sequence, num_tokens = planned
+    start = sequence.num_cached + num_read
+    if is_unread:
+        return RunRow(_UNREAD, NO_TREE, start, sequence.pages)
+    stop = start + num_tokens
+    return RunRow(sequence.tokens[start:stop], NO_TREE, start, sequence.pages, stop == len(sequence.tokens))
