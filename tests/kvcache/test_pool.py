@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wager.errors import CapacityError
-from wager.kvcache.commit import commit_path, plan_moves
+from wager.kvcache.commit import commit_path, plan_row_moves
 from wager.kvcache.pool import KVPool, PoolSpec, slot_ids, slot_list
 
 SPEC = PoolSpec(num_layers=2, num_pages=12, page_size=4, num_kv_heads=3, head_dim=8)
@@ -157,5 +157,5 @@ def test_commit_makes_the_cache_that_of_the_kept_tokens(
 def test_a_chain_moves_nothing() -> None:
     pool = poisoned_pool()
     assert commit_path(pool, [np.arange(8, 16), np.arange(20, 24)], [[0, 1, 2, 3], [0]]) == 0
-    moves = plan_moves(np.array([8, 9, 10, 11]), np.array([0, 1, 3]))
+    moves = plan_row_moves(np.array([8, 9, 10, 11]), np.array([0, 1, 3]))
     assert moves.src.tolist() == [11] and moves.dst.tolist() == [10]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.nn.fused import fused_drafter
 from tests.nn.tiny import SHAPE, drafter_config, save_drafter
 from wager.errors import ModelError, WeightsError
 from wager.kvcache.pool import KVPool
@@ -163,7 +164,7 @@ def test_the_trainable_module_is_the_same_network(bias: bool) -> None:
     distance = torch.arange(9, 17)[:, None] - torch.arange(17)[None, :]
     sliding = (distance < 6) | (torch.arange(17) >= 9)
     want = net(embeddings, features, torch.arange(17).expand(2, -1), None, sliding)
-    drafter = net.to_inference("out_in")
+    drafter = fused_drafter(net)
     pool = poisoned_pool(drafter)
     for row in range(2):
         pages = list(range(10 * row, 10 * row + 5))

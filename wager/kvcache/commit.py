@@ -1,11 +1,10 @@
-"""Commit: make the K/V pool equal to the verdict, by moving the accepted path right behind the pending
+"""Commit: makes the K/V pool equal to the verdict by moving the accepted path directly behind the pending
 tokens.
 
-In a pass a row's tokens lie in pass order: pending tokens, then the tree's nodes. The kept nodes are a path,
-whose slots may have gaps; afterwards they are consecutive. What lies behind them is stale, and no reader
-reaches it.
-
-Called by the engine's commit stage, once for all rows. It does not decide what is kept.
+The slots of a row's tokens are in pass order: first the pending tokens, then the nodes of the tree. The kept
+nodes form a path, and their slots may have gaps; after the move they are consecutive. Slots behind them hold
+stale values that are never read. The commit stage of the engine calls this once for all rows. This module
+does not decide which nodes are kept.
 """
 
 from collections.abc import Sequence
@@ -20,18 +19,18 @@ from wager.kvcache.pool import KVPool
 
 
 class Moves(NamedTuple):
-    """Slots to copy, pairwise."""
+    """Source and destination slots of the copies."""
 
     src: NDArray[np.int64]
     dst: NDArray[np.int64]
 
 
-def plan_moves(slots: NDArray[np.int64], kept: NDArray[np.int64]) -> Moves:
-    """One row's moves: `slots` of its pass tokens in pass order, `kept` the indices among them that stand,
-    ascending.
+def plan_row_moves(slots: NDArray[np.int64], kept: NDArray[np.int64]) -> Moves:
+    """Returns the moves of one row, from the `slots` of its tokens in pass order and the ascending `kept`
+    indices.
 
-    The i-th kept token belongs at the i-th slot; those already there (all of a chain, all pending) do not
-    move.
+    The i-th kept token belongs into the i-th slot. Tokens that are already there do not move: all of a chain,
+    and all pending tokens.
     """
     src, dst = slots[kept], slots[: len(kept)]
     moved = src != dst
@@ -41,27 +40,30 @@ def plan_moves(slots: NDArray[np.int64], kept: NDArray[np.int64]) -> Moves:
 def commit_path(
     pool: KVPool, slots: Sequence[NDArray[np.int64]], kept: Sequence[NDArray[np.int64] | Sequence[int]]
 ) -> int:
-    """Compact all rows of a pass in one copy over all layers; returns how many slots moved (0: nothing was
-    launched).
+    """Moves the kept tokens of all rows in one copy over all layers, and returns the number of moved slots.
 
-    `slots[r]` are the slots of row r's tokens in pass order; `kept[r]` the ascending indices of those that
-    stand, pending tokens included.
+    `slots[r]` are the slots of row r's tokens in pass order. `kept[r]` are the ascending indices of its kept
+    tokens, including the pending ones. Nothing is launched if no slot moves.
     """
-    moves = plan_all(slots, kept)
+    moves = plan_pass_moves(slots, kept)
     if len(moves.src):
         move_slots(pool, torch.from_numpy(moves.src), torch.from_numpy(moves.dst))
     return len(moves.src)
 
 
-def plan_all(slots: Sequence[NDArray[np.int64]], kept: Sequence[NDArray[np.int64] | Sequence[int]]) -> Moves:
-    """The moves of all rows of a pass, arguments as `commit_path`'s."""
-    moves = [plan_moves(row, np.asarray(keep, dtype=np.int64)) for row, keep in zip(slots, kept, strict=True)]
+def plan_pass_moves(
+    slots: Sequence[NDArray[np.int64]], kept: Sequence[NDArray[np.int64] | Sequence[int]]
+) -> Moves:
+    """Returns the moves of all rows of a pass; the arguments are those of `commit_path`."""
+    moves = [
+        plan_row_moves(row, np.asarray(keep, dtype=np.int64)) for row, keep in zip(slots, kept, strict=True)
+    ]
     if len(moves) == 1:
         return moves[0]
     return Moves(np.concatenate([move.src for move in moves]), np.concatenate([move.dst for move in moves]))
 
 
 def move_slots(pool: KVPool, src: Tensor, dst: Tensor) -> None:
-    """Copy K/V between slots given as tensors on any device."""
+    """Copies K/V between slots that are given as tensors on any device."""
     device = pool.store.device
     pool.copy_slots(src.to(device), dst.to(device))

@@ -1,7 +1,8 @@
-"""Hands out pages by number and counts who holds them, keeping a sequence in one consecutive run if it can.
+"""Hands out pages by number, counts their references, and keeps a sequence in one consecutive run if
+possible.
 
-It does not know tensors, sequences or tokens. The scheduler allocates and releases; the prefix index attaches
-itself to learn which of its pages nobody else holds, and gives those up when pages run short.
+It does not know tensors, sequences or tokens. The scheduler allocates and releases pages. The prefix index
+attaches itself to learn which of its pages have no other holder, and frees those when pages are needed.
 """
 
 from bisect import bisect_left, insort
@@ -14,10 +15,10 @@ from wager.errors import ConfigError, OutOfPages, PageError
 
 
 class Reclaimer(Protocol):
-    """One holder of pages that gives up those nobody else holds, when asked.
+    """A holder of pages that frees pages without another holder on request.
 
-    `became_idle` and `became_busy` are called with every page whose count falls to one or rises from one; the
-    reclaimer ignores those it does not hold. They must not call back into the allocator.
+    `became_idle` and `became_busy` are called for every page whose count falls to one or rises from one; a
+    reclaimer ignores pages that it does not hold. They must not call the allocator.
     """
 
     @property
@@ -31,7 +32,7 @@ class Reclaimer(Protocol):
 
 
 class FreeRuns:
-    """The free pages as maximal runs, found by where they begin, where they end and how long they are."""
+    """The free pages as maximal runs, indexed by start, by end and by length."""
 
     def __init__(self) -> None:
         self._length_at: dict[int, int] = {}
@@ -43,24 +44,24 @@ class FreeRuns:
         return len(self._by_length)
 
     def runs(self) -> list[tuple[int, int]]:
-        """Every run as (start, length), in page order."""
+        """Returns every run as (start, length), in page order."""
         return sorted(self._length_at.items())
 
     def length_at(self, start: int) -> int:
-        """How long the run that begins at `start` is; 0 when none begins there."""
+        """Returns the length of the run that begins at `start`, or 0 if none begins there."""
         return self._length_at.get(start, 0)
 
     def best_fit(self, length: int) -> int | None:
-        """The start of the shortest run of at least `length` pages."""
+        """Returns the start of the shortest run of at least `length` pages, or None."""
         place = bisect_left(self._by_length, (length, -1))
         return self._by_length[place][1] if place < len(self._by_length) else None
 
     def longest(self) -> int:
-        """The start of the longest run; there must be one."""
+        """Returns the start of the longest run. Precondition: there is a free page."""
         return self._by_length[-1][1]
 
     def add(self, start: int, length: int) -> None:
-        """Make `length` pages from `start` free, joining them to the runs they touch."""
+        """Marks `length` pages from `start` as free and merges them with adjacent runs."""
         self.num_pages += length
         before = self._start_before.get(start)
         if before is not None:
@@ -72,9 +73,9 @@ class FreeRuns:
         self._insert(start, length)
 
     def take(self, run: int, length: int, offset: int = 0) -> list[int]:
-        """Take `length` pages, `offset` pages into the run that begins at `run`."""
+        """Takes `length` pages, beginning `offset` pages into the run that starts at `run`."""
         left_over = self._remove(run) - offset - length
-        assert left_over >= 0, "a run gives no more pages than it has"
+        assert left_over >= 0, "more pages are taken than the run has"
         start = run + offset
         if offset:
             self._insert(run, offset)
@@ -84,17 +85,17 @@ class FreeRuns:
         return list(range(start, start + length))
 
     def check(self) -> None:
-        """Raise PageError unless the three views agree and no two runs touch."""
+        """Raises PageError unless the three indexes agree and no two runs touch."""
         runs = self.runs()
         if self._by_length != sorted((length, start) for start, length in runs):
-            raise PageError("free runs: the view by length differs from the view by start")
+            raise PageError("free runs: the index by length differs from the index by start")
         if self._start_before != {start + length: start for start, length in runs}:
-            raise PageError("free runs: the view by end differs from the view by start")
+            raise PageError("free runs: the index by end differs from the index by start")
         if self.num_pages != sum(length for _, length in runs):
             raise PageError("free runs: the number of pages is not the sum of the runs")
         for (start, length), (following, _) in pairwise(runs):
             if start + length >= following:
-                raise PageError(f"free runs: those at {start} and {following} touch or overlap")
+                raise PageError(f"free runs: the runs at {start} and {following} touch or overlap")
 
     def _insert(self, start: int, length: int) -> None:
         self._length_at[start] = length
@@ -109,7 +110,7 @@ class FreeRuns:
 
 
 class PageAllocator:
-    """Counts references to `num_pages` pages of `page_size` positions each."""
+    """Counts the references to `num_pages` pages of `page_size` positions each."""
 
     def __init__(self, num_pages: int, page_size: int) -> None:
         if num_pages < 1:
@@ -124,9 +125,9 @@ class PageAllocator:
         self._reclaimer: Reclaimer | None = None
 
     def attach(self, reclaimer: Reclaimer) -> None:
-        """Let `reclaimer` hold pages that count as available. Only one, and before any page is handed out."""
+        """Registers the only reclaimer. Precondition: no page has been handed out."""
         if self._reclaimer is not None or self.num_used:
-            raise PageError("a reclaimer is attached once, before the first page is handed out")
+            raise PageError("only one reclaimer may be attached, before the first page is handed out")
         self._reclaimer = reclaimer
 
     @property
@@ -139,7 +140,7 @@ class PageAllocator:
 
     @property
     def num_available(self) -> int:
-        """Free pages plus those that would be evicted to serve an allocation."""
+        """Number of free pages plus pages that an allocation could evict."""
         reclaimer = self._reclaimer
         return self._free.num_pages + (reclaimer.num_evictable if reclaimer is not None else 0)
 
@@ -149,20 +150,20 @@ class PageAllocator:
         return self._free.length_at(self._free.longest()) if self.num_free else 0
 
     def count(self, page: int) -> int:
-        """How many references `page` has; 0 means free."""
+        """Returns the number of references to `page`; 0 means free."""
         return self._counts[page]
 
     def pages_for(self, num_positions: int) -> int:
-        """How many pages hold `num_positions` positions."""
+        """Returns the number of pages that `num_positions` positions need."""
         return -(-num_positions // self.page_size)
 
     def allocate(self, num_pages: int, after: int | None = None, reserve: int = 0) -> list[int]:
-        """Hand out `num_pages` pages with one reference each, in few runs and in the order to fill them.
+        """Hands out `num_pages` pages with one reference each, in few runs and in the order to fill them.
 
-        `after` is the last page of a growing sequence: the pages that follow it come first. For a new
-        sequence, `reserve` is how many more pages it may grow into: it is then placed with room behind it,
-        and leaves room to the sequence in front. A hint only: nothing is kept for it. Evicts idle pages of
-        the reclaimer when short. Raises OutOfPages, with nothing taken, when even that does not suffice.
+        `after` is the last page of a growing sequence: the pages that follow it are preferred. For a new
+        sequence, `reserve` is the number of pages it may grow by. It is a hint for the position: no page is
+        reserved. If pages are short, idle pages of the reclaimer are evicted. Raises OutOfPages, without
+        taking a page, if that is not enough.
         """
         self._make_room(num_pages)
         pages = self._extend(after, num_pages) if after is not None else []
@@ -175,7 +176,7 @@ class PageAllocator:
         return pages
 
     def retain(self, pages: Iterable[int]) -> None:
-        """Add a reference to each of `pages`, which must be in use."""
+        """Adds a reference to each of `pages`. Precondition: they are in use."""
         for page in pages:
             count = self._count_in_use(page)
             self._counts[page] = count + 1
@@ -183,7 +184,7 @@ class PageAllocator:
                 self._reclaimer.became_busy(page)
 
     def release(self, pages: Iterable[int]) -> None:
-        """Drop a reference to each of `pages`; those without any become free."""
+        """Drops a reference to each of `pages`; pages without a reference become free."""
         freed: list[int] = []
         try:
             for page in pages:
@@ -193,7 +194,9 @@ class PageAllocator:
                 self._free.add(start, length)
 
     def check(self, holders: Iterable[Sequence[int]] | None = None) -> None:
-        """Raise PageError on any contradiction; given all `holders`, also where a count is not theirs."""
+        """Raises PageError on an inconsistency; with `holders`, also if a count differs from their
+        references.
+        """
         self._free.check()
         free = {page for start, length in self._free.runs() for page in range(start, start + length)}
         if not free <= set(range(self.num_pages)):
@@ -235,16 +238,18 @@ class PageAllocator:
             raise PageError(f"the reclaimer promised {short} pages and did not free them")
 
     def _extend(self, after: int, num_pages: int) -> list[int]:
-        """The free pages behind `after`, as many as wanted and there are.
+        """Takes the free pages directly behind `after`, up to `num_pages`.
 
-        Fewer than wanted are still taken: the sequence breaks in two either way, and so no sliver is left
-        over.
+        Fewer pages are taken too: the sequence continues in another run in any case, and no small gap
+        remains.
         """
         length = min(self._free.length_at(after + 1), num_pages)
         return self._free.take(after + 1, length) if length else []
 
     def _spread(self, num_pages: int, reserve: int) -> list[int]:
-        """A place in the middle of the longest run, nearer its start when `reserve` would not fit behind."""
+        """Takes pages in the middle of the longest run, nearer to its start if `reserve` would not fit behind
+        them.
+        """
         run = self._free.longest()
         room = self._free.length_at(run) - num_pages
         if room < 0:
@@ -253,7 +258,7 @@ class PageAllocator:
         return self._free.take(run, num_pages, offset)
 
     def _gather(self, num_pages: int) -> list[int]:
-        """The tightest single run, else the longest runs until it is enough."""
+        """Takes the shortest run that fits, else the longest runs until there are enough pages."""
         pages: list[int] = []
         while len(pages) < num_pages:
             wanted = num_pages - len(pages)
@@ -265,7 +270,7 @@ class PageAllocator:
 
 
 def consecutive_runs(pages: Iterable[int]) -> list[tuple[int, int]]:
-    """Split page ids, in their order, into runs (start, length) of consecutive ids."""
+    """Splits page ids, in their order, into runs (start, length) of consecutive ids."""
     runs: list[tuple[int, int]] = []
     for page in pages:
         if runs and page == runs[-1][0] + runs[-1][1]:

@@ -1,12 +1,9 @@
-"""The K/V pool: one preallocated tensor that holds the keys and values of every layer, and how to read and
-write it.
+"""The K/V pool: one preallocated tensor with the keys and values of every layer, and its reads and writes.
 
-Physical layout: [layers, 2 (keys, values), kv_heads, slots, head_dim], head-major, so that a row whose pages
-are one consecutive run is read as a slice that attention can use without copying. A slot is page * page_size
-+ offset and means the same place in every layer. Readers get exactly the length they ask for: stale slots are
-never seen.
-
-Used by the networks and by `commit`. It does not know who owns a page: see `pages`.
+The layout is [layers, 2 (keys, values), kv_heads, slots, head_dim]. Heads come before slots, so that a row in
+one consecutive run of pages is a slice that attention uses without a copy. A slot is page * page_size +
+offset and is the same position in every layer. Reads return exactly the requested length, so stale slots are
+never seen. The networks and `commit` use the pool. It does not know the holders of pages: see `pages`.
 """
 
 from collections.abc import Sequence
@@ -34,7 +31,7 @@ class KeysValues(NamedTuple):
 
 @dataclass(frozen=True)
 class PoolSpec:
-    """The size and kind of a pool."""
+    """Size, data type and device of a pool."""
 
     num_layers: int
     num_pages: int
@@ -46,26 +43,28 @@ class PoolSpec:
 
     @property
     def page_bytes(self) -> int:
-        """Memory of one page over all layers, keys and values."""
+        """Memory of one page over all layers, in bytes."""
         per_slot = 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
         return per_slot * self.page_size
 
 
 class KVPool:
-    """Keys and values of all layers by slot."""
+    """The keys and values of all layers by slot."""
 
     def __init__(self, spec: PoolSpec) -> None:
-        """Allocate the whole pool; raises CapacityError when the device has no room for it."""
+        """Allocates the whole pool; raises CapacityError if the device has too little memory."""
         self.spec = spec
         num_slots = spec.num_pages * spec.page_size
         shape = (spec.num_layers, 2, spec.num_kv_heads, num_slots, spec.head_dim)
         try:
-            # A normal tensor even when built inside inference mode: it must stay writable outside.
+            # Inference mode is off, because an inference tensor could not be written outside inference mode.
             with torch.inference_mode(False):
                 self.store = torch.empty(shape, dtype=spec.dtype, device=spec.device)
         except RuntimeError as error:
             need = spec.num_pages * spec.page_bytes
-            raise CapacityError(f"no room for a K/V pool of {need} bytes on {spec.device}") from error
+            raise CapacityError(
+                f"a K/V pool of {need} bytes does not fit into the memory of {spec.device}"
+            ) from error
         self._layers = [self.store[layer] for layer in range(spec.num_layers)]
 
     @property
@@ -81,12 +80,13 @@ class KVPool:
         return self.spec.num_pages * self.spec.page_size
 
     def slots(self, pages: PageIds, start: int, stop: int) -> Tensor:
-        """The slots of a row's tokens start..stop-1, on the pool's device."""
+        """Returns the slots of a row's tokens start..stop-1, on the device of the pool."""
         return torch.from_numpy(slot_ids(pages, self.spec.page_size, start, stop)).to(self.spec.device)
 
     def place(self, slots: Tensor) -> Place:
-        """Resolve slots once per pass. Only on the CPU is it looked up whether they are one run: no sync
-        elsewhere.
+        """Resolves slots for all reads and writes of a pass; a consecutive run becomes a slice on the CPU.
+
+        On other devices the check would need a synchronisation, so it is skipped.
         """
         if slots.device.type != "cpu":
             return slots
@@ -96,7 +96,7 @@ class KVPool:
         return slice(int(ids[0]), int(ids[-1]) + 1) if _is_run(ids) else slots
 
     def span(self, pages: PageIds, start: int, stop: int) -> Place:
-        """Resolve the tokens start..stop-1 of a row with these pages, once per pass."""
+        """Resolves the tokens start..stop-1 of a row with these pages, for all reads of a pass."""
         size = self.spec.page_size
         first, last = start // size, -(-stop // size)
         used = np.asarray(pages[first:last], dtype=np.int64)
@@ -108,24 +108,26 @@ class KVPool:
         return self.slots(pages, start, stop)
 
     def read(self, layer: int, place: Place) -> KeysValues:
-        """Keys and values, each [kv_heads, length, head_dim]: a view for a run, else a gathered copy."""
+        """Returns keys and values, each [kv_heads, length, head_dim]: views of a run, else gathered
+        copies.
+        """
         store = self._layers[layer]
         both = store[:, :, place] if isinstance(place, slice) else store.index_select(2, place)
         return KeysValues(both[0], both[1])
 
     def view(self, layer: int, pages: PageIds, length: int) -> KeysValues:
-        """The first `length` tokens of a row, each [length, kv_heads, head_dim]; no copy when the pages are
-        one run.
+        """Returns the first `length` tokens of a row, each [length, kv_heads, head_dim]; one run is not
+        copied.
         """
         keys, values = self.read(layer, self.span(pages, 0, length))
         return KeysValues(keys.transpose(0, 1), values.transpose(0, 1))
 
     def write(self, layer: int, slots: Tensor | slice, keys: Tensor, values: Tensor) -> None:
-        """Store keys and values, each [tokens, kv_heads, head_dim], at their slots."""
+        """Stores keys and values, each [tokens, kv_heads, head_dim], in their slots."""
         self.write_packed(layer, slots, torch.stack((keys, values), dim=1))
 
     def write_packed(self, layer: int, slots: Tensor | slice, keys_values: Tensor) -> None:
-        """The same for [tokens, 2, kv_heads, head_dim], in one copy."""
+        """Stores keys and values as [tokens, 2, kv_heads, head_dim], in one copy."""
         place = slots if isinstance(slots, slice) else self.place(slots)
         moved = keys_values.permute(1, 2, 0, 3)
         if isinstance(place, slice):
@@ -134,7 +136,7 @@ class KVPool:
             self._layers[layer].index_copy_(2, place, moved)
 
     def write_all(self, slots: Tensor | slice, keys_values: Tensor) -> None:
-        """Every layer at once: [tokens, layers, 2, kv_heads, head_dim]."""
+        """Stores keys and values of every layer: [tokens, layers, 2, kv_heads, head_dim]."""
         place = slots if isinstance(slots, slice) else self.place(slots)
         moved = keys_values.permute(1, 2, 3, 0, 4)
         if isinstance(place, slice):
@@ -143,20 +145,20 @@ class KVPool:
             self.store.index_copy_(3, place, moved)
 
     def copy_slots(self, src: Tensor, dst: Tensor) -> None:
-        """Copy slots src[i] to dst[i] in every layer; the two may overlap, since all is read before all is
+        """Copies slots src[i] to dst[i] in every layer. They may overlap: everything is read before it is
         written.
         """
         if src.shape[0]:
             self.store.index_copy_(3, dst, self.store.index_select(3, src))
 
     def copy_pages(self, source: PageIds, target: PageIds) -> None:
-        """Copy whole pages in every layer; the two lists must not overlap."""
+        """Copies whole pages in every layer; the two lists must not overlap."""
         length = len(source) * self.spec.page_size
         self.copy_slots(self.slots(source, 0, length), self.slots(target, 0, length))
 
 
 def slot_ids(pages: PageIds, page_size: int, start: int, stop: int) -> NDArray[np.int64]:
-    """The flat slots of a row's tokens start..stop-1."""
+    """Returns the slots of a row's tokens start..stop-1."""
     base = _run_base(pages, page_size, start, stop)
     if base is not None:
         return np.arange(base + start, base + stop, dtype=np.int64)
@@ -166,7 +168,9 @@ def slot_ids(pages: PageIds, page_size: int, start: int, stop: int) -> NDArray[n
 
 
 def slot_list(pages: PageIds, page_size: int, start: int, stop: int) -> Sequence[int]:
-    """The same as plain numbers, cheaper for a few tokens within one run of pages."""
+    """Returns the slots of a row's tokens as plain integers; faster than `slot_ids` for a few tokens in one
+    run.
+    """
     base = _run_base(pages, page_size, start, stop)
     if base is not None:
         return range(base + start, base + stop)
@@ -174,7 +178,7 @@ def slot_list(pages: PageIds, page_size: int, start: int, stop: int) -> Sequence
 
 
 def _run_base(pages: PageIds, page_size: int, start: int, stop: int) -> int | None:
-    """The first slot less the first position, where the pages of these tokens are one run, as most are."""
+    """Returns the first slot minus the first position if the pages of these tokens are one run, else None."""
     first, last = start // page_size, -(-stop // page_size)
     if last > len(pages):
         raise CapacityError(f"{len(pages)} pages of {page_size} do not cover {stop} tokens")
@@ -187,7 +191,7 @@ def _run_base(pages: PageIds, page_size: int, start: int, stop: int) -> int | No
 
 
 def _is_run(ids: NDArray[np.int64]) -> bool:
-    """Whether the ids count up by one."""
+    """Whether the ids increase by one."""
     length = len(ids)
     if ids[-1] - ids[0] != length - 1:
         return False

@@ -1,15 +1,14 @@
-"""Remembers which full pages hold which token prefix, so that a later prompt starts from computed pages.
+"""Remembers which full pages hold which token prefix, so that a later prompt reuses computed pages.
 
-A trie: a page is found by its parent and its own token ids, so equal hashes of different tokens never match.
-The index holds one reference to each page it remembers and gives up idle ones, least recently used first,
-when the allocator runs short. It does not know tensors or sequences. The scheduler matches prompts and
-inserts what is full.
+The index is a trie: a page is found by its parent and its own token ids, so different tokens with equal
+hashes never match. It holds one reference to each remembered page and frees idle pages, least recently used
+first, when the allocator needs pages. It does not know tensors or sequences. The scheduler matches prompts
+and inserts full pages.
 """
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from wager.errors import PageError
 from wager.kvcache.pages import PageAllocator
@@ -17,23 +16,11 @@ from wager.kvcache.pages import PageAllocator
 Key = tuple[int | str, ...]
 
 
-class PrefixStats(NamedTuple):
-    """Totals since the index was made; `num_pages` and `num_evictable` are as of now."""
-
-    num_lookups: int
-    num_hits: int
-    num_tokens_asked: int
-    num_tokens_reused: int
-    num_evicted: int
-    num_pages: int
-    num_evictable: int
-
-
 @dataclass(eq=False, slots=True)
 class PrefixNode:
-    """One remembered page. The root has no page of its own and no parent.
+    """One remembered page; the root has neither a page nor a parent.
 
-    `key` is what its parent knows it by: its token ids, and on the first page also the salt.
+    `key` identifies the node among its siblings: its token ids and, for the first page, the salt.
     """
 
     key: Key = ()
@@ -46,10 +33,10 @@ class PrefixNode:
 
 
 class PrefixIndex:
-    """The trie of remembered pages over one allocator.
+    """The trie of the remembered pages of one allocator.
 
-    The `salt` of a call keeps apart contexts that must not mix although their tokens are equal: another
-    drafter, another adapter, another tenant.
+    The `salt` of a call separates contexts with equal tokens that must not be shared, for example those of
+    another drafter, adapter or tenant.
     """
 
     def __init__(self, page_size: int, allocator: PageAllocator) -> None:
@@ -62,7 +49,6 @@ class PrefixIndex:
         self._idle_leaves: list[tuple[int, int]] = []
         self._num_idle = 0
         self._clock = 0
-        self._num_lookups = self._num_hits = self._num_asked = self._num_reused = self._num_evicted = 0
         allocator.attach(self)
 
     def __len__(self) -> int:
@@ -73,31 +59,14 @@ class PrefixIndex:
 
     @property
     def num_evictable(self) -> int:
-        """Remembered pages that nobody else holds."""
+        """Number of remembered pages without another holder."""
         return self._num_idle
 
-    @property
-    def num_available(self) -> int:
-        """Pages an allocation can get: free or evictable."""
-        return self._allocator.num_available
-
-    @property
-    def stats(self) -> PrefixStats:
-        return PrefixStats(
-            self._num_lookups,
-            self._num_hits,
-            self._num_asked,
-            self._num_reused,
-            self._num_evicted,
-            len(self._by_page),
-            self._num_idle,
-        )
-
     def match(self, token_ids: Sequence[int], need_draft: bool = False, salt: str = "") -> list[int]:
-        """The pages of the longest remembered beginning of `token_ids`, retained for the caller.
+        """Returns the pages of the longest remembered prefix of `token_ids`, retained for the caller.
 
-        At least one token is always left to compute, or there would be no logits to go on from. With
-        `need_draft` the match ends at the first page that lacks the drafter's context.
+        At least one token is left to compute, because the pass must return logits. With `need_draft` the
+        match ends at the first page without the drafter's context.
         """
         node = self._root
         pages: list[int] = []
@@ -108,16 +77,16 @@ class PrefixIndex:
             pages.append(child.page)
             node = child
         self._allocator.retain(pages)
-        self._count_lookup(len(token_ids), len(pages))
         return pages
 
     def insert(
         self, token_ids: Sequence[int], pages: Sequence[int], draft_ready: bool = False, salt: str = ""
     ) -> int:
-        """Remember the full pages of a sequence whose tokens lie in `pages`; returns how many are new.
+        """Remembers the full pages of a sequence whose tokens are in `pages`, and returns the number of new
+        pages.
 
-        The caller must hold `pages`, and must not write into the full ones again. Where the same tokens are
-        already remembered in another page, that page stays, unless only the new one has the drafter's
+        The caller must hold `pages` and must not write to the full ones afterwards. If the same tokens are
+        already remembered in another page, that page stays, unless only the new page has the drafter's
         context.
         """
         node = self._root
@@ -137,29 +106,22 @@ class PrefixIndex:
             node = child
         return num_new
 
-    def mark_draft_ready(self, pages: Iterable[int]) -> None:
-        """Say that the drafter's context of these pages is complete; pages not remembered are passed over."""
-        for page in pages:
-            node = self._by_page.get(page)
-            if node is not None:
-                node.draft_ready = True
-
     def evict(self, num_pages: int) -> int:
-        """Free up to `num_pages` idle pages, least recently used leaves first; returns how many were freed.
+        """Frees up to `num_pages` idle pages, least recently used leaves first, and returns the number of
+        freed pages.
 
-        An idle page may lie in front of one that a sequence holds (which computed its own copy of that
-        beginning). Only when no idle leaf is left is such a page freed, and what lies behind it is forgotten
+        An idle page can have a descendant that a sequence holds, because this sequence computed its own copy
+        of the prefix. Such a page is freed only if no idle leaf is left, and its descendants are forgotten
         with it.
         """
         freed: list[int] = []
         while len(freed) < num_pages and self._num_idle:
             node = self._oldest_idle_leaf() or self._oldest_idle()
             freed += self._forget(node)
-        self._num_evicted += len(freed)
         return len(freed)
 
     def clear(self) -> None:
-        """Forget every page; those that sequences hold stay theirs."""
+        """Forgets every page; pages that sequences hold stay in use."""
         pages = list(self._by_page)
         self._by_page.clear()
         self._root = PrefixNode()
@@ -168,11 +130,11 @@ class PrefixIndex:
         self._allocator.release(pages)
 
     def pages(self) -> list[int]:
-        """The pages the index holds a reference to."""
+        """Returns the pages to which the index holds a reference."""
         return list(self._by_page)
 
     def check(self) -> None:
-        """Raise PageError unless trie, page table and idle marks agree with one another and the allocator."""
+        """Raises PageError unless the trie, the page table, the idle marks and the allocator agree."""
         reached = [node for node in subtree(self._root) if node is not self._root]
         if {node.page: node for node in reached} != self._by_page or len(reached) != len(self._by_page):
             raise PageError("prefix index: the trie and the page table differ")
@@ -186,44 +148,38 @@ class PrefixIndex:
                 raise PageError(f"prefix index: idle leaf page {node.page} can never be evicted")
 
     def became_idle(self, page: int) -> None:
-        """The allocator saw the last holder beside the index go."""
+        """Marks a page as idle: the index is now its only holder."""
         node = self._by_page.get(page)
         if node is None:
             return
         self._clock += 1
         node.idle, node.idle_since = True, self._clock
         self._num_idle += 1
-        self._offer(node)
+        self._queue_for_eviction(node)
 
     def became_busy(self, page: int) -> None:
-        """The allocator saw somebody join the index in holding the page."""
+        """Marks a page as busy: it has a holder besides the index."""
         node = self._by_page.get(page)
         if node is not None:
             node.idle = False
             self._num_idle -= 1
 
     def _keys(self, token_ids: Sequence[int], num_pages: int, salt: str) -> Iterator[Key]:
-        """The keys of the first `num_pages` pages."""
+        """Yields the keys of the first `num_pages` pages."""
         size = self.page_size
         for start in range(0, num_pages * size, size):
             key: Key = tuple(token_ids[start : start + size])
             yield key if start else (salt, *key)
 
-    def _count_lookup(self, num_tokens: int, num_pages: int) -> None:
-        self._num_lookups += 1
-        self._num_hits += num_pages > 0
-        self._num_asked += num_tokens
-        self._num_reused += num_pages * self.page_size
-
     def _hold(self, node: PrefixNode, page: int) -> None:
         if page in self._by_page:
-            raise PageError(f"page {page} is inserted under two different beginnings")
+            raise PageError(f"page {page} is inserted under two different prefixes")
         self._allocator.retain([page])
         node.page, node.idle = page, False
         self._by_page[page] = node
 
     def _replace(self, node: PrefixNode, page: int) -> None:
-        """Let `page` stand for the node's tokens instead of the page that did."""
+        """Replaces the page of a node by another page with the same tokens."""
         old, was_idle = node.page, node.idle
         self._hold(node, page)
         del self._by_page[old]
@@ -231,7 +187,7 @@ class PrefixIndex:
         self._allocator.release([old])
 
     def _forget(self, node: PrefixNode) -> list[int]:
-        """Drop a node with all behind it; returns the pages that became free."""
+        """Removes a node and its descendants; returns the pages that became free."""
         dropped = list(subtree(node))
         parent = node.parent
         assert parent is not None, "a root is never forgotten"
@@ -240,11 +196,13 @@ class PrefixIndex:
             del self._by_page[each.page]
             self._num_idle -= each.idle
         self._allocator.release(each.page for each in dropped)
-        self._offer(parent)
+        self._queue_for_eviction(parent)
         return [each.page for each in dropped if each.idle]
 
-    def _offer(self, node: PrefixNode) -> None:
-        """Queue a node for eviction if it is an idle leaf; entries go stale and are dropped when met."""
+    def _queue_for_eviction(self, node: PrefixNode) -> None:
+        """Queues a node for eviction if it is an idle leaf; outdated entries are dropped when they are
+        reached.
+        """
         if node.idle and not node.children:
             heapq.heappush(self._idle_leaves, (node.idle_since, node.page))
         if len(self._idle_leaves) > 2 * len(self._by_page) + 64:
@@ -262,7 +220,7 @@ class PrefixIndex:
         return None
 
     def _oldest_idle(self) -> PrefixNode:
-        """The idle node to give up with all behind it: as old as can be, but with no idle one behind it."""
+        """Returns the least recently used idle node that has no idle descendant."""
         candidates = [node for node in self._by_page.values() if node.idle]
         while candidates:
             node = min(candidates, key=lambda node: node.idle_since)
@@ -271,7 +229,7 @@ class PrefixIndex:
 
 
 def subtree(node: PrefixNode) -> Iterator[PrefixNode]:
-    """The node and all behind it."""
+    """Yields the node and all its descendants."""
     waiting = [node]
     while waiting:
         node = waiting.pop()

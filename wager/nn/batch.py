@@ -1,11 +1,10 @@
-"""What one pass of a network works on: packed tokens, their positions, their places in the K/V pool, and its
+"""The input of one pass of a network: packed tokens, their positions, their slots in the K/V pool, and the
 rows.
 
-Rows lie behind one another in the packed tensors. A row's tokens are written to the pool right behind its
-context, in pass order, whatever their positions are: siblings of a tree share a position but not a slot.
-
-Filled by the target's and the drafter's inputs, read by `models/`. Knows nothing of requests or of who
-drafted what.
+Rows are consecutive in the packed tensors. The tokens of a row are written to the pool directly behind its
+context, in pass order, whatever their positions are: siblings in a tree share a position but not a slot. The
+inputs of target and drafter create these records, and `models/` reads them. They hold nothing about requests
+or drafters.
 """
 
 from collections.abc import Sequence
@@ -18,11 +17,11 @@ from wager.kvcache.pool import PageIds
 
 @dataclass(frozen=True, eq=False)
 class PassRow:
-    """One row's range in the pass, and what it may look at.
+    """The range of one row in the pass, its context and its mask.
 
-    `pages` cover `context_len` cached tokens (the i-th at position i) plus this pass's own tokens. `mask[i,
-    j]` says that token i of the row sees token j of the row (itself included); None means causal. All see the
-    whole context.
+    `pages` cover the `context_len` cached tokens (the i-th at position i) and the tokens of this pass.
+    `mask[i, j]` says that token i of the row sees token j of the row, itself included; None means causal.
+    Every token sees the whole context.
     """
 
     start: int
@@ -56,11 +55,11 @@ class PassBatch:
 
 @dataclass(frozen=True, eq=False)
 class BlockRow:
-    """One row of a block drafter's pass: its range, and the pages of its cached context features.
+    """The range of one row in a block drafter's pass, and the pages of its cached context features.
 
-    `spare` promises that the slots behind the context, as many as the row has tokens, belong to this row
-    alone and hold nothing worth keeping. The pass may then lay the block's K/V there for its duration instead
-    of copying the context; without it nothing is written.
+    `spare` says that the slots behind the context, one per token of the row, belong to this row alone and
+    hold nothing of value. The pass may then write the block's keys and values there instead of copying the
+    context.
     """
 
     start: int

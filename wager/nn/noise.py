@@ -1,9 +1,9 @@
-"""Gumbel noise for networks' scores, row by row: `tree/noise.py` bit for bit, quick on a CPU and on a device.
+"""Gumbel noise for the scores of networks, row by row; bit-identical to `tree/noise.py`, and fast.
 
-Each row is a pure function of (seed, absolute position), whatever else is asked for in the same call: hash
-words are exact integers, logarithms are taken in float64 and rounded once. The drafter and the target ask for
-the same positions, and ask again in the next step, so on a CPU rows are remembered; on a device they are
-computed anew. Used by `draft/` and by the target's sampler; does not know temperatures or scores.
+Each row is a pure function of (seed, absolute position): hash words are exact integers, and logarithms are
+computed in float64 and rounded once. The drafter and the target use the same positions, and use them again in
+the next step, so rows are cached on a CPU; on other devices they are computed anew. `draft/` and the target's
+sampler use this. It does not know temperatures or scores.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ NoiseKey = tuple[int, int]
 _WORD = 0xFFFFFFFF
 _LONG = 0xFFFFFFFFFFFFFFFF
 _TOKEN_STEP = 0xC2B2AE3D
-# First use of a page of memory is slow, so the cache is no larger than a batch of drafts needs.
+# The first access to a memory page is slow, so the cache is only as large as a batch of drafts needs.
 _CACHE_BYTES, _CACHE_ROWS = 32 << 20, 256
-# Elements worked on at a time: few enough to stay in a core's cache, or to bound a device's memory.
+# Elements per group: small enough for a core's cache, or for the memory of a device.
 _CPU_GROUP = 1 << 14
 _DEVICE_GROUP = 1 << 23
 
@@ -36,7 +36,7 @@ _DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 class NoiseSource:
-    """Noise rows for one vocabulary on one device. Not for several threads at once."""
+    """Noise rows for one vocabulary on one device. It is not safe for use by several threads."""
 
     def __init__(
         self,
@@ -45,7 +45,9 @@ class NoiseSource:
         dtype: torch.dtype = torch.float32,
         capacity: int | None = None,
     ) -> None:
-        """`capacity`: rows remembered on a CPU; None: what 32 MiB hold, at least 256; 0: none."""
+        """`capacity` is the number of rows cached on a CPU; None: 32 MiB or at least 256 rows; 0: no
+        cache.
+        """
         assert dtype in _DTYPES, f"noise in {dtype}"
         self.vocab_size, self.device, self.dtype = vocab_size, torch.device(device), dtype
         row_bytes = vocab_size * dtype.itemsize
@@ -53,7 +55,9 @@ class NoiseSource:
         self._cache = _RowCache(wanted, vocab_size, dtype) if self.device.type == "cpu" else None
 
     def rows(self, keys: Sequence[NoiseKey]) -> Tensor:
-        """Standard Gumbel noise [keys, vocab] for (seed, position) pairs; the result is the caller's."""
+        """Returns standard Gumbel noise [keys, vocab] for (seed, position) pairs; the caller owns
+        the result.
+        """
         if self._cache is not None:
             return torch.from_numpy(self._cache.rows([(seed & _LONG, place) for seed, place in keys]))
         noise = torch.empty(len(keys), self.vocab_size, dtype=self.dtype, device=self.device)
@@ -71,10 +75,10 @@ class _RowCache:
 
     def __init__(self, capacity: int, vocab_size: int, dtype: torch.dtype) -> None:
         self._rows = np.empty((capacity, vocab_size), _DTYPES[dtype])
-        # The order of a dict is the order of use: a row that is used again is put behind the others.
-        self._home: dict[NoiseKey, int] = {}
+        # The order of this dict is the order of use: a row that is used again moves to the end.
+        self._index_of: dict[NoiseKey, int] = {}
         self._steps = np.arange(vocab_size, dtype=np.uint32) * np.uint32(_TOKEN_STEP)
-        self._scratch = _Scratch(min(vocab_size, _CPU_GROUP))
+        self._workspace = _Workspace(min(vocab_size, _CPU_GROUP))
 
     def rows(self, keys: Sequence[NoiseKey]) -> npt.NDArray[np.floating]:
         wanted = dict.fromkeys(keys)
@@ -85,33 +89,35 @@ class _RowCache:
         missing = [key for key in wanted if not self._touch(key)]
         if missing:
             self._compute(missing, [self._rows[self._place(key)] for key in missing])
-        return self._rows[[self._home[key] for key in keys]]
+        return self._rows[[self._index_of[key] for key in keys]]
 
     def _touch(self, key: NoiseKey) -> bool:
-        home = self._home.pop(key, None)
-        if home is None:
+        index = self._index_of.pop(key, None)
+        if index is None:
             return False
-        self._home[key] = home
+        self._index_of[key] = index
         return True
 
     def _place(self, key: NoiseKey) -> int:
-        """A free row for `key`, or the one used longest ago, which is never one of this call."""
-        home = len(self._home)
-        if home == len(self._rows):
-            home = self._home.pop(next(iter(self._home)))
-        self._home[key] = home
-        return home
+        """Returns a free row for `key`, else the least recently used row, which is never one of the current
+        call.
+        """
+        index = len(self._index_of)
+        if index == len(self._rows):
+            index = self._index_of.pop(next(iter(self._index_of)))
+        self._index_of[key] = index
+        return index
 
     def _compute(self, keys: Sequence[NoiseKey], rows: Iterable[npt.NDArray[np.floating]]) -> None:
-        """Fill one row per key."""
+        """Fills one row per key."""
         for (first, second), row in zip(position_keys(keys), rows, strict=True):
             for start in range(0, len(row), _CPU_GROUP):
                 part = slice(start, start + _CPU_GROUP)
-                self._scratch.fill(self._steps[part], first, second, row[part])
+                self._workspace.fill(self._steps[part], first, second, row[part])
 
 
-class _Scratch:
-    """Room for one group of tokens, kept: fresh arrays of this size cost more than the arithmetic on them."""
+class _Workspace:
+    """Reused arrays for one group of tokens; allocating them each time costs more than the arithmetic."""
 
     def __init__(self, size: int) -> None:
         self._bits, self._shifted = np.empty(size, np.uint32), np.empty(size, np.uint32)
@@ -120,7 +126,7 @@ class _Scratch:
     def fill(
         self, steps: UInt32Array, first: np.uint32, second: np.uint32, out: npt.NDArray[np.floating]
     ) -> None:
-        """The noise of the tokens behind `steps`, at the position with these key words."""
+        """Computes the noise of the tokens in `steps` at the position with these key words."""
         size = len(steps)
         bits, shifted, uniform = self._bits[:size], self._shifted[:size], self._uniform[:size]
         np.add(steps, first, out=bits)
@@ -136,8 +142,8 @@ class _Scratch:
 
 
 def position_keys(keys: Sequence[NoiseKey]) -> UInt32Array:
-    """[keys, 2]: `tree.noise.position_key` for many (seed, position) pairs."""
-    if len(keys) < 16:  # plain integers are quicker than that many tiny arrays
+    """Returns [keys, 2]: `tree.noise.position_key` of many (seed, position) pairs."""
+    if len(keys) < 16:  # plain integers are faster than arrays for few keys
         words = [position_key(seed, place) for seed, place in keys]
         return np.array(words, np.uint32).reshape(-1, 2)
     seeds = np.array([seed & _LONG for seed, _ in keys], np.uint64)
@@ -151,14 +157,14 @@ def position_keys(keys: Sequence[NoiseKey]) -> UInt32Array:
 
 
 def device_words(keys: Tensor, vocab_size: int) -> Tensor:
-    """The hash words [rows, vocab] as int64, of position keys [rows, 2] on any device."""
+    """Returns the hash words [rows, vocab] as int64, from position keys [rows, 2] on any device."""
     steps = torch.arange(vocab_size, device=keys.device).mul_(_TOKEN_STEP)
     bits = (steps + keys[:, :1]) & _WORD
     return _mix_tensor(_mix_tensor(bits).bitwise_xor_(keys[:, 1:]))
 
 
 def _mix(words: UInt32Array, shifted: UInt32Array | None = None) -> UInt32Array:
-    """The recipe's mix, in place; `shifted` is room of the same size."""
+    """Applies the recipe's mix in place; `shifted` is a workspace of the same size."""
     shifted = np.empty_like(words) if shifted is None else shifted
     for shift, factor in _ROUNDS:
         np.right_shift(words, shift, out=shifted)
@@ -170,9 +176,9 @@ def _mix(words: UInt32Array, shifted: UInt32Array | None = None) -> UInt32Array:
 
 
 def _mix_tensor(words: Tensor) -> Tensor:
-    """The same on non-negative int64 words, in place.
+    """Applies the recipe's mix in place to non-negative int64 words.
 
-    NOTE: a product of two words may pass 2**63; it wraps, and its low word is still right.
+    NOTE: A product of two words may exceed 2**63; it wraps, and its low word is still correct.
     """
     for shift, factor in _ROUNDS:
         words ^= words >> int(shift)

@@ -1,9 +1,8 @@
-"""Rotary position embedding: frequencies for default, linear, llama3 and yarn scaling, and the rotation
-itself.
+"""Rotary position embedding: frequencies for default, linear, llama3 and yarn scaling, and the rotation.
 
-Angles are computed in float32 whatever the model's dtype, as the published models were run. Pairs are (i, i +
-half), the half-split convention of the files. `read_rope` takes both ways a config may spell it:
-`rope_parameters`, or `rope_theta` with `rope_scaling`. Used by the decoders and by the block drafter.
+Angles are computed in float32 for every model dtype, as in the published models. Pairs are (i, i + half), the
+half-split convention of the weight files. `read_rope` accepts both spellings of a config: `rope_parameters`,
+or `rope_theta` with `rope_scaling`. The decoders and the block drafter use this.
 
     frequency_i = theta^(-2i / head_dim)          yarn: arXiv 2309.00071; llama3: the Llama 3.1 release
 """
@@ -29,7 +28,7 @@ _NEEDS = {
 
 @dataclass(frozen=True)
 class RopeSpec:
-    """How positions turn into angles. Fields below `theta` matter for the types that use them."""
+    """The parameters of the angles; each scaling type uses only some of the fields below `theta`."""
 
     head_dim: int
     theta: float = 10_000.0
@@ -45,14 +44,14 @@ class RopeSpec:
 
 
 class Rotation(NamedTuple):
-    """Cosines and signed sines for the tokens of a pass, each [tokens, 1, head_dim]."""
+    """Cosines and signed sines of the tokens of a pass, each [tokens, 1, head_dim]."""
 
     cos: Tensor
     sin: Tensor
 
 
 def read_rope(config: Mapping[str, Any], head_dim: int) -> RopeSpec:
-    """The rope of a model config; raises ModelError naming what is not supported or missing."""
+    """Reads the rope of a model config; raises ModelError that names an unsupported or missing value."""
     values = _rope_values(config)
     if any(isinstance(value, Mapping) for value in values.values()):
         raise ModelError(
@@ -73,7 +72,7 @@ def read_rope(config: Mapping[str, Any], head_dim: int) -> RopeSpec:
 
 
 def _rope_values(config: Mapping[str, Any]) -> dict[str, Any]:
-    """All rope fields in the newer spelling; where a file has both, the older one wins."""
+    """Returns all rope fields in the newer spelling; if a config has both, the older spelling wins."""
     values = dict(config.get("rope_parameters") or {})
     older = dict(config.get("rope_scaling") or {})
     for part in (older, values):
@@ -83,7 +82,7 @@ def _rope_values(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def has_theta(config: Mapping[str, Any]) -> bool:
-    """Whether the config says its theta at all, in either place."""
+    """Whether the config specifies theta, in either spelling."""
     return bool(_rope_values(config).get("rope_theta") or config.get("rope_theta"))
 
 
@@ -113,23 +112,23 @@ def _read_scaling(base: RopeSpec, values: Mapping[str, Any], config: Mapping[str
 
 
 def _attention_factor(kind: str, factor: float, values: Mapping[str, Any]) -> float:
-    """yarn's scale on cosines and sines; 1 for the others."""
+    """Returns yarn's scale of cosines and sines; 1 for the other types."""
     if kind != "yarn":
         return 1.0
     if values.get("attention_factor") is not None:
         return float(values["attention_factor"])
 
-    def grown(scale: float) -> float:
+    def log_scale(scale: float) -> float:
         return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
 
     mscale, mscale_all_dim = values.get("mscale"), values.get("mscale_all_dim")
     if mscale and mscale_all_dim:
-        return grown(float(mscale)) / grown(float(mscale_all_dim))
-    return grown(1.0)
+        return log_scale(float(mscale)) / log_scale(float(mscale_all_dim))
+    return log_scale(1.0)
 
 
 def frequencies(spec: RopeSpec) -> Tensor:
-    """[head_dim / 2] float32 angles per position."""
+    """Returns [head_dim / 2] float32 angles per position."""
     exponents = torch.arange(0, spec.head_dim, 2, dtype=torch.float32) / spec.head_dim
     plain = 1.0 / (spec.theta**exponents)
     if spec.type == "linear":
@@ -142,7 +141,7 @@ def frequencies(spec: RopeSpec) -> Tensor:
 
 
 def _llama3(spec: RopeSpec, plain: Tensor) -> Tensor:
-    """Long wavelengths are slowed by `factor`, short ones kept, those between blended."""
+    """Divides the frequencies of long wavelengths by `factor`, keeps short ones, and blends between."""
     wavelength = 2 * math.pi / plain
     turns = spec.original_max_position / wavelength
     blend = (turns - spec.low_freq_factor) / (spec.high_freq_factor - spec.low_freq_factor)
@@ -151,7 +150,7 @@ def _llama3(spec: RopeSpec, plain: Tensor) -> Tensor:
 
 
 def _yarn(spec: RopeSpec, plain: Tensor) -> Tensor:
-    """Dimensions that turn often are kept, those that turn seldom are slowed, a linear ramp between."""
+    """Keeps dimensions with many turns, slows those with few turns, and interpolates linearly between."""
 
     def dimension(turns: float) -> float:
         ratio = spec.original_max_position / (turns * 2 * math.pi)
@@ -168,10 +167,10 @@ def _yarn(spec: RopeSpec, plain: Tensor) -> Tensor:
 
 
 class Rotary:
-    """The angles of a model on its device. On the CPU they are looked up in a table that grows when needed.
+    """The angles of a model on its device. On the CPU they come from a table that grows on demand.
 
-    There cosines of a handful of numbers cost as much as a layer's small operations together; on other
-    devices they are cheap, while knowing the highest position would mean waiting for the device.
+    There the cosines of a few numbers cost as much as all small operations of a layer. On other devices they
+    are cheap, and reading the highest position would need a synchronisation.
     """
 
     def __init__(self, spec: RopeSpec, dtype: torch.dtype, device: torch.device | str) -> None:
@@ -185,21 +184,23 @@ class Rotary:
         self._table = torch.empty(0, 2, spec.head_dim, dtype=dtype, device=device)
 
     def at(self, positions: Tensor) -> Rotation:
-        """The rotation of a pass, worked out once and used by all its layers."""
+        """Returns the rotation of a pass, which all its layers share."""
         if positions.device.type != "cpu" or positions.shape[0] == 0:
             return self.compute(positions)
         both = self.table(int(positions.max()) + 1).index_select(0, positions)
         return Rotation(both[:, :1], both[:, 1:])
 
     def table(self, length: int) -> Tensor:
-        """Cosines and sines [positions, 2, head_dim] of at least the first `length` positions, on a CPU."""
+        """Returns cosines and sines [positions, 2, head_dim] of at least the first `length` positions, on a
+        CPU.
+        """
         if length > self._table.shape[0]:
             rotation = self.compute(torch.arange(max(1024, 2 * length)))
             self._table = torch.cat((rotation.cos, rotation.sin), dim=1)
         return self._table
 
     def compute(self, positions: Tensor) -> Rotation:
-        """The same from scratch, without the table."""
+        """Computes the rotation of a pass without the table."""
         angles = torch.outer(positions.to(torch.float32), self._full)
         cos = (angles.cos() * self._cos_scale).to(self.dtype)
         sin = (angles.sin() * self._sin_scale).to(self.dtype)
@@ -207,6 +208,8 @@ class Rotary:
 
 
 def rotate(x: Tensor, rotation: Rotation, out: Tensor | None = None) -> Tensor:
-    """Rotate [tokens, heads, head_dim]; the sines carry the swapped half's sign. `out` may be x itself."""
+    """Rotates [tokens, heads, head_dim]; the sines carry the sign of the swapped half. `out` may be
+    x itself.
+    """
     swapped = x.roll(x.shape[-1] // 2, -1)
     return torch.addcmul(x * rotation.cos, swapped, rotation.sin, out=out)

@@ -1,9 +1,8 @@
-"""Weights out of safetensors files, single or sharded, memory-mapped: each tensor is read when it is asked
-for.
+"""Reads weights from safetensors files, single or sharded; they are memory-mapped and read on demand.
 
-Every tensor is checked for presence, shape and finite values, and every complaint names the tensor (or the
-file, when that is what is broken). Also joins the matrices that networks use fused. Knows no model: `models/`
-says which names.
+Every tensor is checked for presence, shape and finite values, and every error names the tensor or the damaged
+file. The reader also joins matrices that networks use fused. It knows no model: `models/` has the tensor
+names.
 """
 
 import json
@@ -24,7 +23,9 @@ _log = logging.getLogger(__name__)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a model folder; ModelError when it is missing, broken or not an object."""
+    """Reads a JSON object from a model folder; raises ModelError if it is missing, damaged or not an
+    object.
+    """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -39,7 +40,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The folder's config.json; ModelError when the folder or the file is not there."""
+    """Reads config.json of the folder; raises ModelError if the folder or the file does not exist."""
     if not folder.is_dir():
         raise ModelError(f"model folder {folder} does not exist")
     return read_json(folder / "config.json")
@@ -49,7 +50,7 @@ class WeightReader:
     """The tensors of a model folder by name."""
 
     def __init__(self, folder: str | Path, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
-        """Open all files of the folder; raises WeightsError naming a file that is missing or damaged."""
+        """Opens all files of the folder; raises WeightsError that names a missing or damaged file."""
         self.folder, self.dtype, self.device = Path(folder), dtype, device
         self._taken: set[str] = set()
         self._files = {name: _open(self.folder / name) for name in self._file_names()}
@@ -71,12 +72,12 @@ class WeightReader:
         return name in self._home
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The stored shape, without reading the tensor."""
+        """Returns the stored shape without reading the tensor."""
         return tuple(self._files[self._file_of(name)].get_slice(name).get_shape())
 
     def get(self, name: str, shape: Sequence[int], check_finite: bool = True) -> Tensor:
-        """A tensor in the reader's dtype on its device; raises WeightsError naming it and what is wrong with
-        it.
+        """Returns a tensor in the reader's dtype on its device; raises WeightsError that names it and the
+        fault.
         """
         file = self._file_of(name)
         if self.shape(name) != tuple(shape):
@@ -96,11 +97,11 @@ class WeightReader:
         return tensor
 
     def joined(self, names: Iterable[str], shapes: Iterable[Sequence[int]]) -> Tensor:
-        """Several matrices (or biases) stacked along the output dimension."""
+        """Returns several matrices or biases, stacked along the output dimension."""
         return torch.cat([self.get(name, shape) for name, shape in zip(names, shapes, strict=True)])
 
     def leftovers(self) -> list[str]:
-        """Tensors nobody asked for; also written to the debug log."""
+        """Returns the names of tensors that were never read, and writes them to the debug log."""
         names = sorted(set(self._home) - self._taken)
         if names:
             _log.debug("unused tensors in %s: %s", self.folder, ", ".join(names))

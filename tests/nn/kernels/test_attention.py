@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests.nn.kernels.ways import DTYPES, error
-from tests.nn.kernels.world import Kind, Shape, World, make_world
+from tests.nn.kernels.attention_case import Kind, Shape, World, make_world
+from tests.nn.kernels.interpreter import DTYPES, error
 from wager.kvcache.pool import KVPool, PoolSpec
 from wager.nn.batch import PassBatch, PassRow
 from wager.nn.kernels.attention import attend, attend_reference, plan_attention
-from wager.nn.kernels.device import Launch, ahead_of
+from wager.nn.kernels.device import Launch, prefetch_of
 from wager.nn.layers import attention as plain
 from wager.nn.layers.attention import HeadShape
 
@@ -143,8 +143,8 @@ def test_fetching_ahead_changes_nothing(device: torch.device) -> None:
     heads = HeadShape(2, 1, 16)
     world = make_world([Kind(1, 3, 100)], Shape(heads, 16), device)
     plan = plan_attention(heads, world.tiling, 16, device)
-    ahead = Launch(ahead=ahead_of(torch.ones(64, 96, device=device), 4096), ahead_programs=3)
-    got = attend(world.queries, world.layer, world.tables, plan, None, None, ahead)
+    prefetch = Launch(prefetch=prefetch_of(torch.ones(64, 96, device=device), 4096), prefetch_programs=3)
+    got = attend(world.queries, world.layer, world.tables, plan, None, None, prefetch)
     assert torch.equal(got, attend(world.queries, world.layer, world.tables, plan))
 
 

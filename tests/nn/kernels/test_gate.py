@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from tests.nn.kernels.ways import BOUNDS, DTYPES, error, framed, random
-from wager.nn.kernels.device import Launch, ahead_of
+from tests.nn.kernels.interpreter import BOUNDS, DTYPES, error, framed, random
+from wager.nn.kernels.device import Launch, prefetch_of
 from wager.nn.kernels.gate import gate, gate_reference
 
 
@@ -32,8 +32,8 @@ def test_rows_may_have_a_stride_and_may_be_none(device: torch.device) -> None:
 
 def test_fetching_ahead_changes_nothing(device: torch.device) -> None:
     both = random(3, 4000, dtype=torch.float32, device=device)
-    ahead = ahead_of(torch.ones(64, 96, device=device), 4096)
-    assert torch.equal(gate(both, None, Launch(ahead=ahead, ahead_programs=5)), gate(both))
+    prefetch = prefetch_of(torch.ones(64, 96, device=device), 4096)
+    assert torch.equal(gate(both, None, Launch(prefetch=prefetch, prefetch_programs=5)), gate(both))
 
 
 def test_halves_must_be_equal(device: torch.device) -> None:

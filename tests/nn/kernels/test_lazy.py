@@ -17,16 +17,18 @@ def loaded_imports(source: str, module: str, is_package: bool) -> list[str]:
 
 KERNEL_FILES = {
     "wager.target.graphs",
-    "wager.target.lay",
-    "wager.target.planting",
+    "wager.target.pass_packing",
+    "wager.target.places",
+    "wager.target.tree_builder",
     "wager.target.choice_kernels",
-    "wager.draft.block_device",
+    "wager.draft.block_kernels",
+    "wager.draft.block_prelaunch",
 }
 """Files outside that are of use on a CUDA device alone: nobody loads them elsewhere."""
 
 WITHOUT_TRITON = tuple(
     f"wager.nn.kernels.{name}"
-    for name in ("has_kernels", "capture", "numbers", "narrow_layers", "narrow_weights")
+    for name in ("has_kernels", "capture", "staging", "support", "quant_layers", "quant_weights")
 )
 
 

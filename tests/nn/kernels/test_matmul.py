@@ -1,11 +1,9 @@
 """The small product against float64: every configuration, odd sizes, splits, bias, gate, poisoned room."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
-from tests.nn.kernels.ways import BOUNDS, DTYPES, error, random
+from tests.nn.kernels.interpreter import BOUNDS, DTYPES, error, random
 from wager.nn.kernels.gate import gate_reference
 from wager.nn.kernels.matmul import (
     CONFIGS,
@@ -15,7 +13,6 @@ from wager.nn.kernels.matmul import (
     product_reference,
     product_space,
     split_product,
-    tune,
 )
 from wager.nn.kernels.norm import Norm, add_norm, add_norm_reference
 
@@ -76,17 +73,6 @@ def test_the_gated_product(device: torch.device, shape: tuple[int, int, int], dt
     weight = random(2 * middle, inner, dtype=dtype, device=device, seed=1)
     want = gate_reference(product_reference(x.double(), weight.double()))
     assert error(gated_product(x, weight, SMALL[0]), want) <= BOUNDS[dtype]
-
-
-def test_tuning_takes_the_quickest(device: torch.device) -> None:
-    weights = [torch.ones(40, 32, device=device), torch.ones(40, 32, device=device)]
-    times = iter([9.0, 8.0, 3.0, 7.0, 5.0, 6.0])
-
-    def time_of(call: Callable[[], object]) -> float:
-        call()
-        return next(times)
-
-    assert tune(torch.ones(2, 32, device=device), weights, time_of) == (CONFIGS[2], 1.5)
 
 
 def test_nothing_in_nothing_out(device: torch.device) -> None:

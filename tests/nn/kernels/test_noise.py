@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.nn.kernels.ways import random, tl, triton
+from tests.nn.kernels.interpreter import random, tl, triton
 from wager.nn.kernels.device import key_value, order_key
-from wager.nn.kernels.noise import gumbel, position_words, signed_seed
+from wager.nn.kernels.noise import gumbel, position_words
+from wager.nn.kernels.staging import signed_seed
 from wager.nn.noise import NoiseSource
 
 SEEDS = [0, 1, 123456789, 2**63 - 1, 2**63, 2**64 - 1, -5]

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from tests.nn.kernels.ways import BOUNDS, DTYPES, error, framed, random
-from wager.nn.kernels.device import Launch, ahead_of
+from tests.nn.kernels.interpreter import BOUNDS, DTYPES, error, framed, random
+from wager.nn.kernels.device import Launch, prefetch_of
 from wager.nn.kernels.norm import Norm, Normed, add_norm, add_norm_reference
 
 SHAPES = [(1, 1), (1, 256), (3, 257), (5, 1000), (2, 4096)]
@@ -72,11 +72,13 @@ def test_fetching_ahead_changes_nothing(device: torch.device) -> None:
     norm, weight = Norm(torch.ones(96, device=device), 1e-6), torch.ones(64, 96, device=device)
     want = add_norm(x, residual, norm)
     for num_bytes in (0, 1000, 1 << 30):
-        got = add_norm(x, residual, norm, None, Launch(ahead=ahead_of(weight, num_bytes), ahead_programs=5))
+        got = add_norm(
+            x, residual, norm, None, Launch(prefetch=prefetch_of(weight, num_bytes), prefetch_programs=5)
+        )
         assert torch.equal(got.residual, want.residual) and torch.equal(got.normed, want.normed)
-    whole = ahead_of(weight, 1 << 30, pieces=3)
+    whole = prefetch_of(weight, 1 << 30, pieces=3)
     assert whole.num_rows * whole.num_pieces * whole.piece == weight.nbytes
-    assert ahead_of(weight, 64 * 70).piece == 64 and ahead_of(weight, 64 * 70).step == 96 * 4
+    assert prefetch_of(weight, 64 * 70).piece == 64 and prefetch_of(weight, 64 * 70).step == 96 * 4
 
 
 def test_shapes_that_do_not_fit_are_refused(device: torch.device) -> None:

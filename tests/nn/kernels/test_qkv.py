@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from tests.nn.kernels.ways import BOUNDS, DTYPES, error, random
+from tests.nn.kernels.interpreter import BOUNDS, DTYPES, error, random
 from wager.kvcache.pool import KVPool, PoolSpec
-from wager.nn.kernels.device import Launch, ahead_of
+from wager.nn.kernels.device import Launch, prefetch_of
 from wager.nn.kernels.qkv import (
-    Places,
-    Turn,
+    HeadTransform,
+    TokenSlots,
     rotation_table,
     write_context,
     write_context_reference,
@@ -29,23 +29,25 @@ HEADS = [
 ]
 
 
-def make_turn(heads: HeadShape, dtype: torch.dtype, device: torch.device, has_norm: bool = True) -> Turn:
+def make_turn(
+    heads: HeadShape, dtype: torch.dtype, device: torch.device, has_norm: bool = True
+) -> HeadTransform:
     table = rotation_table(RopeSpec(heads.head_dim, theta=1e4), 64, dtype, device)
     rows = heads.num_heads + heads.num_kv_heads
     norm = random(rows, heads.head_dim, dtype=dtype, device=device, seed=5) if has_norm else None
-    return Turn(heads, norm, 1e-6, table)
+    return HeadTransform(heads, norm, 1e-6, table)
 
 
-def exact(turn: Turn) -> Turn:
+def exact(turn: HeadTransform) -> HeadTransform:
     return turn._replace(norm=None if turn.norm is None else turn.norm.double(), table=turn.table.double())
 
 
-def make_places(tokens: int, slots: int, device: torch.device) -> Places:
+def make_places(tokens: int, slots: int, device: torch.device) -> TokenSlots:
     """Scattered positions and slots, the second token padding."""
     order = torch.randperm(slots, generator=torch.Generator().manual_seed(3))[:tokens]
     if tokens > 1:
         order[1] = -1
-    return Places((torch.arange(tokens) * 7 % 64).to(device), order.to(device))
+    return TokenSlots((torch.arange(tokens) * 7 % 64).to(device), order.to(device))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -98,11 +100,11 @@ def test_it_agrees_with_the_layers_and_the_pool(device: torch.device) -> None:
     pool = KVPool(PoolSpec(1, 3, 4, 2, 32, torch.float32, device))
     fused = random(tokens, 8 * 32, dtype=torch.float32, device=device)
     norm = random(6, 32, dtype=torch.float32, device=device, seed=5)
-    places = Places(
+    places = TokenSlots(
         torch.arange(tokens, device=device) + 3, torch.tensor([8, 9, 10, 11, 0, 1], device=device)
     )
     pool.store.fill_(SENTINEL)
-    turn = Turn(heads, norm, 1e-6, rotation_table(rope, 64, torch.float32, device))
+    turn = HeadTransform(heads, norm, 1e-6, rotation_table(rope, 64, torch.float32, device))
     queries = write_qkv(fused, turn, places, pool.store[0])
     mine = pool.store.clone()
     pool.store.fill_(SENTINEL)
@@ -133,9 +135,9 @@ def test_fetching_ahead_changes_nothing(device: torch.device) -> None:
     turn, places = make_turn(heads, torch.float32, device), make_places(3, 20, device)
     stores = [torch.full((2, 2, 20, 32), SENTINEL, device=device) for _ in range(2)]
     queries = [torch.zeros(3, 4, 32, device=device) for _ in range(2)]
-    ahead = ahead_of(torch.ones(64, 96, device=device), 4096)
+    prefetch = prefetch_of(torch.ones(64, 96, device=device), 4096)
     write_qkv(fused, turn, places, stores[0], queries[0])
-    write_qkv(fused, turn, places, stores[1], queries[1], Launch(ahead=ahead, ahead_programs=3))
+    write_qkv(fused, turn, places, stores[1], queries[1], Launch(prefetch=prefetch, prefetch_programs=3))
     assert torch.equal(*stores) and torch.equal(*queries)
 
 
@@ -144,7 +146,7 @@ def test_no_tokens_write_nothing(device: torch.device) -> None:
     store = torch.full((2, 1, 8, 16), SENTINEL, device=device)
     none = torch.zeros(0, dtype=torch.int64, device=device)
     turn = make_turn(heads, torch.float32, device)
-    queries = write_qkv(torch.zeros(0, 64, device=device), turn, Places(none, none), store)
+    queries = write_qkv(torch.zeros(0, 64, device=device), turn, TokenSlots(none, none), store)
     assert queries.shape == (0, 2, 16) and bool((store == SENTINEL).all())
 
 
@@ -153,5 +155,8 @@ def test_a_product_of_the_wrong_width_is_refused(device: torch.device) -> None:
     turn = make_turn(heads, torch.float32, device)
     with pytest.raises(AssertionError):
         write_qkv(
-            torch.zeros(1, 80, device=device), turn, Places(one, one), torch.zeros(2, 1, 8, 16, device=device)
+            torch.zeros(1, 80, device=device),
+            turn,
+            TokenSlots(one, one),
+            torch.zeros(2, 1, 8, 16, device=device),
         )

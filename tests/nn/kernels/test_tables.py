@@ -6,16 +6,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import tests.nn.kernels.ways  # noqa: F401
+import tests.nn.kernels.interpreter  # noqa: F401
 from wager.nn.kernels.tables import (
     PassTables,
     TableLimits,
     TableRow,
     Tiling,
     choose_tiling,
-    lay_masks,
     mask_words,
     num_splits,
+    write_masks,
 )
 from wager.nn.layers.attention import HeadShape
 from wager.tree import Tree, ancestor_mask
@@ -41,8 +41,8 @@ def test_items_cover_all_once_and_fit(
     num_tokens = sum(count for count, _ in sizes)
     tiling = choose_tiling(heads, len(rows), num_tokens, num_programs)
     tables = PassTables(TableLimits(num_tokens + 2, len(rows), 1, 1, tiling.max_items), "cpu")
-    tables.lay_rows(rows, tiling)
-    splits, homes = tables.host.rows[:, 4], tables.host.homes
+    tables.write_rows(rows, tiling)
+    splits, first_items = tables.host.rows[:, 4], tables.host.first_items
     assert tiling.tile_tokens * group <= tiling.tile_rows and splits.max() <= tiling.max_splits
     items = [tuple(map(int, item)) for item in tables.host.items if item[0] >= 0]
     wanted = [
@@ -54,10 +54,10 @@ def test_items_cover_all_once_and_fit(
     assert items == wanted
     for index, row in enumerate(rows):
         for token in range(row.num_tokens):
-            *fields, first, split = items[homes[row.start + token]]
+            *fields, first, split = items[first_items[row.start + token]]
             assert tuple(fields) == tuple(tables.host.rows[index])
             assert split == 0 and first <= token < first + tiling.tile_tokens
-    assert homes[num_tokens:].tolist() == [-1, -1]
+    assert first_items[num_tokens:].tolist() == [-1, -1]
 
 
 def test_splits_end_together_rather_than_begin_another_round() -> None:
@@ -91,7 +91,7 @@ def test_masks_as_numbers_are_those_of_the_tree(num_nodes: int, seed: int) -> No
     random = np.random.default_rng(seed)
     tree = Tree.of(np.zeros(num_nodes), [int(random.integers(-1, node)) for node in range(num_nodes)])
     lines = np.full((num_nodes, 2), -1, np.int64)
-    lay_masks(ancestor_words(tree), lines)
+    write_masks(ancestor_words(tree), lines)
     assert np.array_equal(lines, mask_words(ancestor_mask(tree)[1:, 1:], 0, 2))
 
 
@@ -105,14 +105,14 @@ def test_the_device_gets_what_the_host_laid(device: torch.device) -> None:
     tiling = choose_tiling(heads, 3, 20, num_programs=16)
     tables = PassTables(TableLimits(20, 3, 50, 4, tiling.max_items, mask_words=2), device)
     rows = table_rows([(1, 900), (12, 5)])
-    tables.lay_rows(rows, tiling)
+    tables.write_rows(rows, tiling)
     tables.host.positions[:13] = np.arange(13)
     tables.host.masks[4] = -1, 5
     tables.host_pages[3, :2] = 7, 8
     tables.push()
     assert tables.items.tolist() == tables.host.items.tolist()
     assert tables.items[0].tolist()[:4] == [0, 1, 1, 900] and tables.items[-1].tolist() == [-1] * 8
-    assert tables.homes[:1].tolist() == [0] and tables.homes[13:].tolist() == [-1] * 7
+    assert tables.first_items[:1].tolist() == [0] and tables.first_items[13:].tolist() == [-1] * 7
     assert tables.rows[:2, [0, 1, 2, 3, 5]].tolist() == [[0, 1, 1, 900, 0], [1, 12, 12, 5, 1]]
     assert not tables.rows[2].any()
     assert tables.positions[:14].tolist() == [*range(13), 0]
@@ -124,7 +124,7 @@ def test_a_pass_beyond_its_tables_is_refused(device: torch.device) -> None:
     tiling = choose_tiling(HeadShape(4, 1, 64), 1, 4, num_programs=4)
     tables = PassTables(TableLimits(4, 1, 10, 1, tiling.max_items), device)
     with pytest.raises(AssertionError):
-        tables.lay_rows(table_rows([(1, 3), (1, 3)]), tiling)
+        tables.write_rows(table_rows([(1, 3), (1, 3)]), tiling)
 
 
 @settings(deadline=None, max_examples=40)
@@ -137,12 +137,12 @@ def test_one_row_after_another_is_laid_as_by_itself(sizes: list[tuple[int, int]]
     used, grown = PassTables(limits, "cpu"), [(count, context + 1) for count, context in sizes]
     for size in [both for pair in zip(sizes, grown, strict=True) for both in pair]:
         (row,), fresh = table_rows([size]), PassTables(limits, "cpu")
-        used.lay_rows([row], tiling)
+        used.write_rows([row], tiling)
         # Beside a row without tokens it takes the general way.
-        fresh.lay_rows([row, TableRow(row.num_tokens, 0, 0, 0, 0)], tiling)
+        fresh.write_rows([row, TableRow(row.num_tokens, 0, 0, 0, 0)], tiling)
         assert np.array_equal(used.host.rows[0], fresh.host.rows[0])
         assert np.array_equal(used.host.items, fresh.host.items)
-        assert np.array_equal(used.host.homes, fresh.host.homes)
+        assert np.array_equal(used.host.first_items, fresh.host.first_items)
 
 
 @settings(deadline=None, max_examples=40)
@@ -158,18 +158,22 @@ def test_rows_that_grow_are_laid_as_for_the_first_time(
     for step, more in enumerate(grown):
         longer = [(count, context + more) for count, context in sizes]
         if step == 2:
-            used.lay_rows(table_rows(sizes[:1]), tiling)
+            used.write_rows(table_rows(sizes[:1]), tiling)
         for rows in (table_rows(sizes), table_rows(longer), table_rows(longer[:-1])):
             fresh = PassTables(limits, "cpu")
-            used.lay_rows(np.array(rows), tiling)
-            fresh.lay_rows(rows, tiling)
+            used.write_rows(np.array(rows), tiling)
+            fresh.write_rows(rows, tiling)
             assert np.array_equal(used.host.rows[: len(rows)], fresh.host.rows[: len(rows)])
             assert np.array_equal(used.host.items, fresh.host.items)
-            assert np.array_equal(used.host.homes, fresh.host.homes)
+            assert np.array_equal(used.host.first_items, fresh.host.first_items)
 
 
 def test_slots_follow_the_pages_that_are_laid() -> None:
     tables = PassTables(TableLimits(4, 2, 5, 2, 8), "cpu")
-    assert tables.lay_pages(1, [7, 3, 9]) and not tables.lay_pages(1, [7, 3]) and tables.lay_pages(1, [7, 4])
+    assert (
+        tables.write_pages(1, [7, 3, 9])
+        and not tables.write_pages(1, [7, 3])
+        and tables.write_pages(1, [7, 4])
+    )
     slots = tables.slots_at(np.array([1, 1, 1]), np.array([0, 15, 17]), 16)
     assert slots.tolist() == [112, 127, 65]

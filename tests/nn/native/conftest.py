@@ -33,9 +33,9 @@ def library(cache_home: Path) -> Library:
 
 
 @pytest.fixture(autouse=True)
-def own_shelf(
+def own_library_state(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Iterator[library_module.Shelf]:
+) -> Iterator[library_module.LibraryState]:
     """No test finds or builds anything in the user's own cache, and none keeps threads it asked for.
 
     Only tests of the building start one: each takes a core for seconds.
@@ -44,16 +44,16 @@ def own_shelf(
     monkeypatch.setattr(build, "find", FIND)
     if "build" in request.node.nodeid.rpartition("/")[2]:
         monkeypatch.setattr(build, "start", START)
-    shelf = library_module.Shelf()
-    monkeypatch.setattr(library_module, "_shelf", shelf)
+    state = library_module.LibraryState()
+    monkeypatch.setattr(library_module, "_state", state)
     threads = torch.get_num_threads()
     with torch.inference_mode():
-        yield shelf
+        yield state
     torch.set_num_threads(threads)
 
 
 @pytest.fixture
-def ready(own_shelf: library_module.Shelf, library: Library) -> Library:
+def ready(own_library_state: library_module.LibraryState, library: Library) -> Library:
     """The library is at hand for whoever asks."""
-    own_shelf.library = library
+    own_library_state.library = library
     return library

@@ -16,12 +16,12 @@ from wager.nn.layers.decoder_layer import LayerWeights, Linear
 from wager.nn.models.decoder import Decoder, DecoderSpec, DecoderWeights
 from wager.nn.models.dflash import DFlash, DFlashWeights
 from wager.nn.models.dflash_spec import DFlashSpec
-from wager.nn.native.switch import Wish
+from wager.nn.native.loader import PassOptions
 from wager.nn.rope import RopeSpec
 
 PAGE = 4
 VOCAB = 101
-NATIVE = Wish("on")
+NATIVE = PassOptions("on")
 SHAPE: dict[str, Any] = {"hidden": 48, "heads": 6, "kv_heads": 3, "size": 6, "middle": 20}
 CASES: dict[str, dict[str, Any]] = {
     "odd": SHAPE,
@@ -99,14 +99,14 @@ def decoder_parts(case: dict[str, Any], seed: int = 0) -> tuple[DecoderSpec, Dec
     return spec, DecoderWeights(embedding * 5, layers, make.norm(case["hidden"]), head)
 
 
-def make_decoder(case: dict[str, Any], wish: Wish = NATIVE) -> Pair:
+def make_decoder(case: dict[str, Any], options: PassOptions = NATIVE) -> Pair:
     spec, weights = decoder_parts(case)
-    native = Decoder(spec, weights, wish=wish)
-    assert not native.switch.reason
+    native = Decoder(spec, weights, options=options)
+    assert not native.native_loader.reason
     return Pair(native, Decoder(spec, widened(weights), "out_in"))
 
 
-def make_drafter(case: dict[str, Any], wish: Wish = NATIVE, causal: bool = False) -> Pair:
+def make_drafter(case: dict[str, Any], options: PassOptions = NATIVE, causal: bool = False) -> Pair:
     case = case | {"qk_norm": True}  # a block drafter always has one
     make, windows = Maker(1), case.get("windows", (None,) * 3)
     spec = DFlashSpec(
@@ -129,8 +129,8 @@ def make_drafter(case: dict[str, Any], wish: Wish = NATIVE, causal: bool = False
     fc = make.linear(hidden, 2 * hidden, False).weight
     layers = [make.layer(case) for _ in windows]
     weights = DFlashWeights(fc, make.norm(hidden), layers, make.norm(hidden))
-    native = DFlash(spec, weights, wish=wish)
-    assert not native.switch.reason
+    native = DFlash(spec, weights, options=options)
+    assert not native.native_loader.reason
     return Pair(native, DFlash(spec, widened(weights), "out_in"))
 
 

@@ -12,8 +12,8 @@ from wager.errors import ConfigError
 from wager.nn.models.decoder import Decoder
 from wager.nn.native import build
 from wager.nn.native import library as library_module
-from wager.nn.native.library import Library, Shelf
-from wager.nn.native.switch import Wish
+from wager.nn.native.library import Library, LibraryState
+from wager.nn.native.loader import PassOptions
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def fresh_compiler() -> Iterator[None]:
 
 
 def waiting_decoder() -> Decoder:
-    return Decoder(*decoder_parts(CASES["odd"]), wish=NATIVE)
+    return Decoder(*decoder_parts(CASES["odd"]), options=NATIVE)
 
 
 def run(decoder: Decoder) -> torch.Tensor:
@@ -35,8 +35,8 @@ def test_without_a_compiler_torch_serves(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
     decoder = waiting_decoder()
-    assert decoder.switch.reason == "no C++ compiler was found" == build.build().reason
-    assert torch.isfinite(run(decoder)).all() and not decoder.quicken()
+    assert decoder.native_loader.reason == "no C++ compiler was found" == build.build().reason
+    assert torch.isfinite(run(decoder)).all() and not decoder.try_native()
 
 
 def test_a_failed_build_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,7 @@ def test_a_failed_build_is_remembered(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "no such luck" in build.build().reason
     assert build.start() is None, "it would fail again"
     decoder = waiting_decoder()
-    assert "no such luck" in decoder.switch.reason and torch.isfinite(run(decoder)).all()
+    assert "no such luck" in decoder.native_loader.reason and torch.isfinite(run(decoder)).all()
 
 
 def in_cache(cache_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -61,7 +61,7 @@ def test_a_built_library_is_found(cache_home: Path, monkeypatch: pytest.MonkeyPa
     path = in_cache(cache_home, monkeypatch)
     assert path.parent == build.cache_folder() and not path.with_suffix(".failed").exists()
     decoder = waiting_decoder()
-    assert not decoder.switch.reason and str(decoder.layout).startswith("native")
+    assert not decoder.native_loader.reason and str(decoder.layout).startswith("native")
 
 
 def test_a_damaged_file_is_not_loaded(
@@ -75,7 +75,7 @@ def test_a_damaged_file_is_not_loaded(
     copy.with_suffix(".sha256").write_text(whole.with_suffix(".sha256").read_text())
     monkeypatch.setattr(build, "start", lambda: None)
     decoder = waiting_decoder()
-    assert decoder.switch.reason == "not built yet" and torch.isfinite(run(decoder)).all()
+    assert decoder.native_loader.reason == "not built yet" and torch.isfinite(run(decoder)).all()
 
 
 def test_a_file_that_is_no_library_is_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def test_a_file_that_is_no_library_is_survived(tmp_path: Path, monkeypatch: pyte
     path.write_bytes(b"junk")
     monkeypatch.setattr(build, "find", lambda: build.Built(path, "built before"))
     decoder = waiting_decoder()
-    assert "cannot be loaded" in decoder.switch.reason and torch.isfinite(run(decoder)).all()
+    assert "cannot be loaded" in decoder.native_loader.reason and torch.isfinite(run(decoder)).all()
 
 
 def test_other_sources_have_another_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +100,7 @@ def test_other_sources_have_another_name(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_it_is_built_in_the_background(
-    own_shelf: Shelf, cache_home: Path, monkeypatch: pytest.MonkeyPatch
+    own_library_state: LibraryState, cache_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who asked goes on meanwhile, and changes over when told to, once it is there."""
     started: list[subprocess.Popen[bytes]] = []
@@ -112,18 +112,23 @@ def test_it_is_built_in_the_background(
     monkeypatch.setattr(build, "start", start)
     decoder = waiting_decoder()
     before = run(decoder)
-    assert decoder.switch.reason == "not built yet" and not started, "loading has the machine to itself"
-    assert not decoder.quicken() and not decoder.quicken() and len(started) == 1
-    assert decoder.switch.reason == "being built"
+    assert decoder.native_loader.reason == "not built yet" and not started, (
+        "loading has the machine to itself"
+    )
+    assert not decoder.try_native() and not decoder.try_native() and len(started) == 1
+    assert decoder.native_loader.reason == "being built"
     started[0].kill()
     started[0].wait()
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache_home))
-    if not decoder.quicken():  # weights are packed in the background too
-        assert decoder.switch.reason == "weights are being packed" and decoder.switch._packing is not None
-        decoder.switch._packing.result()
+    if not decoder.try_native():  # weights are packed in the background too
+        assert (
+            decoder.native_loader.reason == "weights are being packed"
+            and decoder.native_loader._packing is not None
+        )
+        decoder.native_loader._packing.result()
         assert torch.equal(run(decoder), before)
-        assert decoder.quicken()
-    assert not decoder.switch.reason and not decoder.quicken()
+        assert decoder.try_native()
+    assert not decoder.native_loader.reason and not decoder.try_native()
     after = run(decoder)
     assert not torch.equal(before, after) and (before - after).abs().max() < 1e-4
     assert torch.equal(after, run(make_decoder(CASES["odd"]).native))
@@ -138,16 +143,16 @@ def test_a_request_holds_the_compiler_up_for_a_moment() -> None:
     process = subprocess.Popen(["sleep", "600"], start_new_session=True)
     builder = build.Builder(process)
     try:
-        builder.hold(600)
-        builder.hold(600)
+        builder.pause_build(600)
+        builder.pause_build(600)
         assert state_of(process) == "T" and not builder.has_ended
-        builder._go_on()
+        builder._resume()
         assert state_of(process) != "T"
-        builder.hold(600)
+        builder.pause_build(600)
         process.kill()
         builder.wait()
         assert builder.has_ended
-        builder.hold(600)  # nobody is left to be held
+        builder.pause_build(600)  # nobody is left to be held
     finally:
         process.kill()
 
@@ -168,43 +173,45 @@ def test_the_file_builds_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert found is not None and found.read_text() == "made\n"
 
 
-def test_int8_without_the_library_is_the_same_weights(ready: Library, own_shelf: Shelf) -> None:
-    wish = Wish("on", "int8")
-    native = Decoder(*decoder_parts(CASES["odd"]), wish=wish)
-    own_shelf.library, own_shelf.reason = None, "away"
-    own_shelf.look = lambda **_: None  # type: ignore[method-assign]
-    plain = Decoder(*decoder_parts(CASES["odd"]), layout="out_in", wish=wish)
-    assert plain.switch.reason and not native.switch.reason
+def test_int8_without_the_library_is_the_same_weights(
+    ready: Library, own_library_state: LibraryState
+) -> None:
+    options = PassOptions("on", "int8")
+    native = Decoder(*decoder_parts(CASES["odd"]), options=options)
+    own_library_state.library, own_library_state.reason = None, "away"
+    own_library_state.refresh = lambda **_: None  # type: ignore[method-assign]
+    plain = Decoder(*decoder_parts(CASES["odd"]), layout="out_in", options=options)
+    assert plain.native_loader.reason and not native.native_loader.reason
     got, want = run(native), run(plain)
     assert float((got - want).norm() / want.norm()) < 0.02
 
 
 def test_a_large_network_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "start", lambda: None)
-    monkeypatch.setattr("wager.nn.native.switch.WAITING_BYTES", 1000)
-    assert waiting_decoder()._waiting is None
+    monkeypatch.setattr("wager.nn.native.loader.MAX_WAITING_BYTES", 1000)
+    assert waiting_decoder()._unpacked is None
 
 
 def test_without_memory_torch_serves(ready: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wager.nn.native.passes.room_for", lambda *_: 1 << 60)
     decoder = waiting_decoder()
-    assert "no memory" in decoder.switch.reason and torch.isfinite(run(decoder)).all()
-    assert not decoder.quicken()
+    assert "no memory" in decoder.native_loader.reason and torch.isfinite(run(decoder)).all()
+    assert not decoder.try_native()
 
 
 def test_wishes_are_checked() -> None:
     with pytest.raises(ConfigError, match="weights = 'int3'"):
-        Wish("on", "int3")
+        PassOptions("on", "int3")
     with pytest.raises(ConfigError, match="native = 'yes'"):
-        Wish("yes")
+        PassOptions("yes")
     with pytest.raises(ConfigError, match="weights = 'int4'"):
-        Wish("on", "int4")
-    assert Wish("on", "int4", kernels=True).narrow_bits == 4
-    assert Wish("on", "int8").narrow_bits is None
+        PassOptions("on", "int4")
+    assert PassOptions("on", "int4", kernels=True).quant_bits == 4
+    assert PassOptions("on", "int8").quant_bits is None
 
 
 def test_records_of_another_version_are_not_loaded(cache_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = in_cache(cache_home, monkeypatch)
     monkeypatch.setattr(library_module, "_RECORDS", (library_module.Pool, *library_module._RECORDS[1:]))
-    with pytest.raises(OSError, match="not those of this version"):
+    with pytest.raises(OSError, match="of another version"):
         Library(path)

@@ -11,9 +11,9 @@ from wager.kvcache.commit import commit_path
 from wager.nn.batch import BlockBatch, BlockRow, PassBatch
 from wager.nn.models.decoder import Decoder
 from wager.nn.native.library import Library
-from wager.nn.native.switch import Wish
+from wager.nn.native.loader import PassOptions
 
-WEIGHTS = ("auto", "full", "int8")
+WEIGHT_KINDS = ("auto", "full", "int8")
 QUICK = settings(
     max_examples=15,
     deadline=None,
@@ -22,11 +22,11 @@ QUICK = settings(
 
 
 @pytest.fixture(
-    params=[(case, weights) for case in ("odd", "windows", "whole-vectors") for weights in WEIGHTS]
+    params=[(case, weights) for case in ("odd", "windows", "whole-vectors") for weights in WEIGHT_KINDS]
 )
 def decoder(request: pytest.FixtureRequest, ready: Library) -> Decoder:
     case, weights = request.param
-    found: Decoder = make_decoder(CASES[case], Wish("on", weights)).native
+    found: Decoder = make_decoder(CASES[case], PassOptions("on", weights)).native
     return found
 
 
@@ -73,8 +73,8 @@ def test_threads(decoder: Decoder) -> None:
 
 def test_a_batch(decoder: Decoder) -> None:
     pool = poisoned(decoder)
-    order = scattered(3, 80)
-    texts = [Text(decoder, pool, order[16 * i : 16 * i + 16]) for i in range(4)]
+    request_build = scattered(3, 80)
+    texts = [Text(decoder, pool, request_build[16 * i : 16 * i + 16]) for i in range(4)]
     prompts = [ids(count, count) for count in (9, 1, 14, 23)]
     for text, prompt in zip(texts, prompts, strict=True):
         text.feed(prompt)
@@ -115,19 +115,19 @@ def test_every_path_of_any_tree(decoder: Decoder, seeds: list[int], num_prompt: 
         assert torch.equal(mine.keys, theirs.keys) and torch.equal(mine.values, theirs.values)
 
 
-@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("weights", WEIGHT_KINDS)
 @pytest.mark.parametrize("case", ["odd", "windows", "biases"])
 def test_blocks_and_their_context(ready: Library, case: str, weights: str) -> None:
-    drafter = make_drafter(CASES[case], Wish("on", weights)).native
+    drafter = make_drafter(CASES[case], PassOptions("on", weights)).native
     hidden = drafter.spec.hidden_size
     features = torch.randn(40, 2 * hidden, generator=torch.Generator().manual_seed(0))
     blocks = torch.randn(3, 8, hidden, generator=torch.Generator().manual_seed(1))
     lengths, contexts, results = (8, 3, 5), (0, 33, 9), []
     pool, pieces = poisoned(drafter), poisoned(drafter)
-    order = scattered(4, 60)
+    request_build = scattered(4, 60)
     rows, start = [], 0
     for index, (length, context) in enumerate(zip(lengths, contexts, strict=True)):
-        pages = order[20 * index : 20 * index + 20]
+        pages = request_build[20 * index : 20 * index + 20]
         drafter.ingest(features[:context], torch.arange(context), pool.slots(pages, 0, context), pool)
         for at in range(context):
             drafter.ingest(features[at : at + 1], torch.tensor([at]), pieces.slots(pages, at, at + 1), pieces)

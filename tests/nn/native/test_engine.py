@@ -6,7 +6,7 @@ import pytest
 
 from tests.equivalence.world import Job, World, alone, drive, make_engine, make_world, prompt
 from wager.engine.engine import Engine
-from wager.nn.native.library import Library, Shelf
+from wager.nn.native.library import Library, LibraryState
 from wager.policy import CostModel
 from wager.records import SamplingParams
 
@@ -58,39 +58,46 @@ def test_small_models_ask_by_name_and_drafters_go_with_their_target(
 ) -> None:
     def passes(**settings: Any) -> list[str]:
         engine = engine_of(world, "block", "fixed:3", **settings)
-        return [network.switch.reason for network in (engine.runner.decoder, engine.drafters["block"].net)]
+        return [
+            network.native_loader.reason for network in (engine.runner.decoder, engine.drafters["block"].net)
+        ]
 
     target, drafter = passes(native="auto")
     assert "weights are few" in target and drafter == "not asked for"
     assert passes(native="auto", weights="int8") == ["", ""]  # int8 asks for them too
     assert passes(native="on") == ["", ""]
-    monkeypatch.setattr("wager.nn.native.switch.SMALL_WEIGHTS", 10)
+    monkeypatch.setattr("wager.nn.native.loader.MIN_AUTO_WEIGHTS", 10)
     assert passes(native="auto") == ["", ""]
 
 
-def test_the_change_waits_for_the_last_text(own_shelf: Shelf, library: Library, world: World) -> None:
-    own_shelf.look = lambda **_: None  # type: ignore[method-assign]
-    own_shelf.reason = "being built"
+def test_the_change_waits_for_the_last_text(
+    own_library_state: LibraryState, library: Library, world: World
+) -> None:
+    own_library_state.refresh = lambda **_: None  # type: ignore[method-assign]
+    own_library_state.reason = "being built"
     engine = engine_of(world, "block", "fixed:3")
     assert engine.parts.notes["passes"] == {"value": "torch", "source": "being built"}
     first, second, third, fourth = jobs(4)
     engine.add("first", first.prompt, first.params)
     engine.step()
-    own_shelf.library = library
+    own_library_state.library = library
     costs, networks = (
         engine.controller.experience.costs,
         (engine.runner.decoder, engine.drafters["block"].net),
     )
     run = drive(engine, {0: [("second", second)]}, {})
     assert run.last("second").finish is not None
-    assert all(network.switch.reason == "being built" for network in networks)
+    assert all(network.native_loader.reason == "being built" for network in networks)
     assert engine.scheduler.memory.index is not None and len(engine.scheduler.memory.index) > 0
     drive(engine, {0: [("third", third)]}, {})
     for network in networks:  # packing began when that one found the library, and it did not wait
-        assert network.switch.reason == "weights are being packed" and network.switch._packing is not None
-        network.switch._packing.result()
+        assert (
+            network.native_loader.reason == "weights are being packed"
+            and network.native_loader._packing is not None
+        )
+        network.native_loader._packing.result()
     engine.add("fourth", fourth.prompt, fourth.params)
-    assert all(not network.switch.reason for network in networks)
+    assert all(not network.native_loader.reason for network in networks)
     assert engine.parts.notes["passes"] == {"value": "native", "source": "auto"}
     assert len(engine.scheduler.memory.index) == 0
     fresh = engine.controller.experience.costs
@@ -99,15 +106,17 @@ def test_the_change_waits_for_the_last_text(own_shelf: Shelf, library: Library, 
     assert fresh.measured and engine.controller.experience.costs is fresh
 
 
-def test_who_measures_waits_for_the_building(own_shelf: Shelf, library: Library, world: World) -> None:
-    own_shelf.look = lambda **_: None  # type: ignore[method-assign]
-    own_shelf.reason = "being built"
+def test_who_measures_waits_for_the_building(
+    own_library_state: LibraryState, library: Library, world: World
+) -> None:
+    own_library_state.refresh = lambda **_: None  # type: ignore[method-assign]
+    own_library_state.reason = "being built"
     engine, told = engine_of(world, "block", "fixed:3"), list[str]()
 
     def finish() -> None:
-        own_shelf.library = library
+        own_library_state.library = library
 
-    own_shelf.wait = finish  # type: ignore[method-assign]
+    own_library_state.wait = finish  # type: ignore[method-assign]
     engine.settle(told.append)
     assert engine.parts.notes["passes"] == {"value": "native", "source": "auto"}
     assert len(told) == 1 and "being built" in told[0]
@@ -116,16 +125,16 @@ def test_who_measures_waits_for_the_building(own_shelf: Shelf, library: Library,
 
 
 def test_a_large_model_has_the_library_built_for_its_next_start(
-    own_shelf: Shelf, library: Library, world: World, monkeypatch: pytest.MonkeyPatch
+    own_library_state: LibraryState, library: Library, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does not wait with its weights at hand, and has no small drafter that would ask for the building."""
-    monkeypatch.setattr("wager.nn.native.switch.WAITING_BYTES", 1000)
+    monkeypatch.setattr("wager.nn.native.loader.MAX_WAITING_BYTES", 1000)
     started = list[bool]()
-    own_shelf.look = lambda *, start=True: started.append(start)  # type: ignore[method-assign]
-    own_shelf.reason = "being built"
+    own_library_state.refresh = lambda *, start=True: started.append(start)  # type: ignore[method-assign]
+    own_library_state.reason = "being built"
     engine = engine_of(world, "lookup", "auto")
     assert any(started) and engine.parts.notes["passes"] == {"value": "torch", "source": "being built"}
-    own_shelf.library = library
+    own_library_state.library = library
     job = jobs(1)[0]
     engine.add("first", job.prompt, job.params)
-    assert "next start" in engine.runner.decoder.switch.reason and engine.runner.decoder.layers
+    assert "next start" in engine.runner.decoder.native_loader.reason and engine.runner.decoder.layers

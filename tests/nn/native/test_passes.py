@@ -23,8 +23,8 @@ from wager.kvcache.pool import KVPool
 from wager.nn.batch import PassBatch, PassRow
 from wager.nn.models.decoder import Decoder
 from wager.nn.native.library import Library
+from wager.nn.native.loader import PassOptions
 from wager.nn.native.pack import dequantised
-from wager.nn.native.switch import Wish
 
 TOLERANCE = 1e-5
 
@@ -95,7 +95,10 @@ def test_an_empty_pass(ready: Library) -> None:
 
 
 def test_published_bfloat16_is_kept_and_changes_nothing(ready: Library) -> None:
-    narrow, full = make_decoder(CASES["odd"]).native, make_decoder(CASES["odd"], Wish("on", "full")).native
+    narrow, full = (
+        make_decoder(CASES["odd"]).native,
+        make_decoder(CASES["odd"], PassOptions("on", "full")).native,
+    )
     assert "bfloat16" in narrow.layout and "float32" in full.layout
     for tokens in (ids(13), ids(1)):
         got, want = (Text(net, poisoned(net), scattered(0)).run(tokens)[0] for net in (narrow, full))
@@ -106,9 +109,9 @@ def test_published_bfloat16_is_kept_and_changes_nothing(ready: Library) -> None:
 def test_int8_is_near_its_own_weights_in_float64(ready: Library, case: str) -> None:
     """Rows are rounded to 8 bits on their way into a product, so only nearly."""
     spec, weights = decoder_parts(CASES[case])
-    native = Decoder(spec, weights, wish=Wish("on", "int8"))
-    exact = Decoder(spec, widened(weights), "out_in", Wish("off", "int8"))
-    assert "int8" in native.layout and exact.switch.reason
+    native = Decoder(spec, weights, options=PassOptions("on", "int8"))
+    exact = Decoder(spec, widened(weights), "out_in", PassOptions("off", "int8"))
+    assert "int8" in native.layout and exact.native_loader.reason
     text, reference = Text(native, poisoned(native), scattered(0)), Text(exact, poisoned(exact), scattered(1))
     for count in (12, 1):
         got, want = text.feed(ids(count))[0], reference.feed(ids(count))[0]
@@ -119,7 +122,7 @@ def test_int8_is_near_its_own_weights_in_float64(ready: Library, case: str) -> N
 def test_int8_products_are_exact_where_rows_are_whole_numbers(ready: Library) -> None:
     """With inputs that 8 bits hold, nothing is lost but the rounding of float32."""
     spec, weights = decoder_parts(CASES["one-kv-head"])
-    native = Decoder(spec, weights, wish=Wish("on", "int8"))
+    native = Decoder(spec, weights, options=PassOptions("on", "int8"))
     rows = torch.randint(-127, 128, (23, 37), generator=torch.Generator().manual_seed(0)).float()
     rows[:, 0] = rows[:, 36] = 127.0
     want = rows.double() @ dequantised(weights.head.double()).T
@@ -151,7 +154,7 @@ def test_bad_numbers_are_refused_before_memory_is_touched(ready: Library) -> Non
 
 def test_numbers_that_are_not_finite_stay_visible(ready: Library) -> None:
     for weights in ("auto", "int8"):
-        decoder = make_decoder(CASES["odd"], Wish("on", weights)).native
+        decoder = make_decoder(CASES["odd"], PassOptions("on", weights)).native
         hidden = torch.ones(3, 48)
         hidden[1, 7] = float("nan")
         hidden[2, 40] = float("inf")
@@ -161,9 +164,9 @@ def test_numbers_that_are_not_finite_stay_visible(ready: Library) -> None:
 
 def test_another_dtype_or_layout_is_served_by_torch(ready: Library) -> None:
     spec, weights = decoder_parts(CASES["odd"])
-    assert "float64" in Decoder(spec, widened(weights), wish=NATIVE).switch.reason
-    assert "out_in" in Decoder(spec, weights, "out_in", NATIVE).switch.reason
-    assert Decoder(spec, weights, wish=Wish("off")).switch.reason == "not asked for"
+    assert "float64" in Decoder(spec, widened(weights), options=NATIVE).native_loader.reason
+    assert "out_in" in Decoder(spec, weights, "out_in", NATIVE).native_loader.reason
+    assert Decoder(spec, weights, options=PassOptions("off")).native_loader.reason == "not asked for"
 
 
 def test_pools_of_any_page_size(ready: Library) -> None:

@@ -10,7 +10,7 @@ from tests.nn.native.nets import CASES, make_decoder, make_drafter, off
 from wager.draft.scores import best
 from wager.nn.models.decoder import Decoder
 from wager.nn.native.library import Library
-from wager.nn.native.switch import Wish
+from wager.nn.native.loader import PassOptions
 from wager.nn.native.top import MAX_RANKS, NativeTop
 
 
@@ -76,7 +76,7 @@ def test_others_are_served_by_torch(library: Library) -> None:
 @pytest.mark.parametrize(("weights", "is_apart"), [("auto", True), ("full", False), ("int8", False)])
 def test_a_head_for_guesses(ready: Library, weights: str, is_apart: bool) -> None:
     """Guesses may be scored by int8 weights; the target's own choices never are unless that is asked for."""
-    native, exact = make_decoder(CASES["odd"], Wish("on", weights))
+    native, exact = make_decoder(CASES["odd"], PassOptions("on", weights))
     hidden = torch.randn(5, 48, generator=torch.Generator().manual_seed(0))
     assert torch.equal(native.logits(hidden), native.rough_logits(hidden)) != is_apart
     assert off(native.rough_logits(hidden), exact.logits(hidden.double())) < 0.05
@@ -87,7 +87,7 @@ def test_a_head_for_guesses(ready: Library, weights: str, is_apart: bool) -> Non
 
 @pytest.mark.parametrize(("weights", "kept"), [("auto", "int8"), ("full", "float32"), ("int8", "int8")])
 def test_a_network_that_only_guesses(ready: Library, weights: str, kept: str) -> None:
-    wish = Wish("on", weights, guesses=True)
-    assert f"{kept} weights" in str(make_drafter(CASES["odd"], wish).native.layout)
-    decoder: Decoder = make_decoder(CASES["odd"], wish).native
+    options = PassOptions("on", weights, is_drafter=True)
+    assert f"{kept} weights" in str(make_drafter(CASES["odd"], options).native.layout)
+    decoder: Decoder = make_decoder(CASES["odd"], options).native
     assert f"{kept} weights" in str(decoder.layout) and decoder.top is not None

@@ -1,14 +1,15 @@
 """Paged attention of rows of pending tokens and a tree, or of a block, over their context and themselves.
 
-One kernel for all rows: a program takes one work item (`tables.py`) and one key head, with the query heads
-that share it folded into the tile, so that keys and values are read once per tile. Splits of one tile are
-merged in their order, by whichever of them ends last or by a second kernel (`merge="after"`). Everything that
-differs between passes is read from device tables: the grid is fixed, and padding costs one load. Bound by
-reading keys and values once, with many tokens over a long context by arithmetic, at a short one by latency:
-the ids of pages are read some tiles ahead of their keys, and an early launch asks for the context before the
-kernel in front has written the row's own keys.
+One kernel serves all rows. A program takes one work item (`tables.py`) and one key head. The query heads that
+share this key head are folded into the tile, so keys and values are read once per tile. The splits of a tile
+are merged in order, by the split that ends last or by a second kernel (`merge="after"`). All values that
+differ between passes come from device tables: the grid is fixed, and padding costs one load. The speed is
+limited by reading keys and values once, by arithmetic for many tokens over a long context, and by latency at
+a short context. So page ids are read some tiles before their keys, and an early launch prefetches the context
+before the previous kernel has written the row's own keys.
 
-Windows count positions, as in `layers/attention.py`, whose plain path is the model of the reference here.
+Windows count positions, as in `layers/attention.py`, whose plain implementation is the model for the
+reference.
 """
 
 # Arguments of kernels are typed by their compiler.
@@ -22,23 +23,24 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from wager.nn.kernels.attention_merge import ITEM, key_range, merge_by_last_split, merge_kernel, store_split
 from wager.nn.kernels.device import (
-    PLAIN,
+    PLAIN_LAUNCH,
     Launch,
-    allow_next,
-    fetch_ahead,
-    fetch_run,
+    launch_dependents,
     power_of_two,
+    prefetch_run,
+    prefetch_share,
     tile_product,
     wait_for_input,
 )
-from wager.nn.kernels.splits import ITEM, extent, leave_split, merge_after, merge_last
-from wager.nn.kernels.tables import AT_ONCE, AttentionTables, Tiling
+from wager.nn.kernels.support import MAX_POOL_VALUES
+from wager.nn.kernels.tables import MERGE_SPLITS, AttentionTables, Tiling
 from wager.nn.layers.attention import HeadShape
 
 
 class AttentionSpace(NamedTuple):
-    """Room for the splits of a pass, used again by every layer; `counters` are zero between launches."""
+    """Memory for the splits of a pass, which every layer reuses; `counters` are zero between launches."""
 
     partial: Tensor
     stats: Tensor
@@ -46,7 +48,7 @@ class AttentionSpace(NamedTuple):
 
 
 class AttentionPlan(NamedTuple):
-    """What is the same for all layers of a pass: see `plan_attention`."""
+    """The values that all layers of a pass share: see `plan_attention`."""
 
     heads: HeadShape
     tiling: Tiling
@@ -61,9 +63,10 @@ class AttentionPlan(NamedTuple):
 def plan_attention(
     heads: HeadShape, tiling: Tiling, page_size: int, device: torch.device | str, merge: str = "after"
 ) -> AttentionPlan:
-    """Allocate the space of a pass. `merge`: "last" (by a tile's last split) or "after" (by a second kernel).
+    """Allocates the memory of a pass. `merge` is "last" (by a tile's last split) or "after" (by a second
+    kernel).
 
-    One program reads all splits of a tile in the first way, one per token and head in the second.
+    With "last" one program reads all splits of a tile; with "after" there is one program per token and head.
     """
     assert merge in ("last", "after"), merge
     assert tiling.tile_tokens * heads.group <= tiling.tile_rows
@@ -83,20 +86,20 @@ def attend(
     plan: AttentionPlan,
     window: int | None = None,
     out: Tensor | None = None,
-    launch: Launch = PLAIN,
+    launch: Launch = PLAIN_LAUNCH,
 ) -> Tensor:
-    """Queries [tokens, heads, head_dim] over `layer` [2, kv_heads, slots, head_dim] -> [tokens, heads *
-    head_dim].
+    """Returns the attention of queries [tokens, heads, head_dim] as [tokens, heads * head_dim].
 
-    Rows and their pages, masks and positions come from the tables; their own keys and values must lie in the
-    pool behind their contexts, in pass order. Tokens that belong to no row are left as they were in `out`.
+    `layer` is [2, kv_heads, slots, head_dim]. Rows, pages, masks and positions come from the tables. The
+    rows' own keys and values must be in the pool behind their contexts, in pass order. Tokens of no row stay
+    unchanged in `out`.
     """
     num_heads, num_kv_heads, size = plan.heads
     out = queries.new_empty((queries.shape[0], num_heads * size)) if out is None else out
     assert queries.shape[1:] == (num_heads, size) and queries.is_contiguous(), f"{tuple(queries.shape)}"
     assert out.shape == (queries.shape[0], num_heads * size) and out.is_contiguous(), f"{tuple(out.shape)}"
     assert layer.shape[:2] == (2, num_kv_heads) and layer.shape[3] == size and layer.is_contiguous()
-    assert layer.shape[2] * size < 2**31, "slots beyond 32-bit offsets"
+    assert layer.shape[2] * size < MAX_POOL_VALUES, "slots beyond 32-bit offsets"
     assert len(tables.items) <= len(plan.space.counters), "more items than the plan has room for"
     if queries.shape[0] == 0 or len(tables.items) == 0:
         return out
@@ -115,10 +118,10 @@ def attend(
         num_stages=plan.num_stages, **shape, **launch.fetching(out),
     )  # fmt: skip
     if not merges and splits > 1:
-        merge_after[(queries.shape[0], num_heads)](
-            tables.items, tables.homes, out, plan.space.partial, plan.space.stats, window or 0,
-            # One warp needs no barriers, and there are programs enough.
-            AT_ONCE=min(AT_ONCE, splits), num_warps=1, **shape, **launch.options,
+        merge_kernel[(queries.shape[0], num_heads)](
+            tables.items, tables.first_items, out, plan.space.partial, plan.space.stats, window or 0,
+            # One warp needs no barriers, and there are enough programs.
+            MERGE_SPLITS=min(MERGE_SPLITS, splits), num_warps=1, **shape, **launch.options,
         )  # fmt: skip
     return out
 
@@ -126,7 +129,7 @@ def attend(
 def attend_reference(
     queries: Tensor, layer: Tensor, tables: AttentionTables, page_size: int, window: int | None = None
 ) -> Tensor:
-    """The same in plain torch, row by row, in the queries' dtype; tokens of no row are NaN."""
+    """Computes the same in plain torch, row by row, in the queries' dtype; tokens of no row are NaN."""
     num_tokens, num_heads, size = queries.shape
     group = num_heads // layer.shape[1]
     out = queries.new_full((num_tokens, num_heads * size), math.nan)
@@ -146,7 +149,7 @@ def attend_reference(
 
 
 def _seen(tables: AttentionTables, row: list[int], window: int | None) -> Tensor:
-    """[tokens, keys]: who sees whom in one row, from its tables."""
+    """Returns [tokens, keys]: which tokens see which keys in one row, from its tables."""
     start, count, num_causal, context_len = row[:4]
     token = torch.arange(count, device=tables.masks.device)
     own = token[None, :] <= token[:, None]
@@ -165,28 +168,29 @@ def _seen(tables: AttentionTables, row: list[int], window: int | None) -> Tensor
 @triton.jit(do_not_specialize=["num_items"])
 def _attend(
     queries, layer, items, pages, masks, positions, out, partial, stats, counters, num_items,
-    value_offset, head_stride, page_stride, mask_stride, window, scale, ahead,
+    value_offset, head_stride, page_stride, mask_stride, window, scale, prefetch,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
     LINES: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr, HAS_WINDOW: tl.constexpr,
-    PAGE: tl.constexpr, WORDS: tl.constexpr, MERGES: tl.constexpr, EARLY: tl.constexpr, FETCHES: tl.constexpr,
+    PAGE: tl.constexpr, WORDS: tl.constexpr, MERGES: tl.constexpr, PDL: tl.constexpr,
+    PREFETCHES: tl.constexpr,
 ):  # fmt: skip
     item = tl.program_id(0)
     head = tl.program_id(1)
-    allow_next(EARLY)
-    if FETCHES:  # noqa: SIM102
+    launch_dependents(PDL)
+    if PREFETCHES:  # noqa: SIM102
         if item >= num_items:
             extra = (tl.num_programs(0) - num_items) * NUM_KV_HEADS
-            fetch_ahead(ahead, (item - num_items) * NUM_KV_HEADS + head, extra)
+            prefetch_share(prefetch, (item - num_items) * NUM_KV_HEADS + head, extra)
             return
-    # The tables are older than the kernel in front, and so is the context: only queries and own keys wait.
+    # The tables and the context are older than the previous kernel: only queries and own keys must wait.
     fields = items + item * ITEM
     start, num_tokens, num_causal = tl.load(fields), tl.load(fields + 1), tl.load(fields + 2)
     context_len, page_line = tl.load(fields + 3), pages + tl.load(fields + 5) * page_stride
     first, split = tl.load(fields + 6), tl.load(fields + 7)
-    begin, end, length = extent(fields, window, LINES // GROUP, KEYS, HAS_WINDOW)
+    begin, end, length = key_range(fields, window, LINES // GROUP, KEYS, HAS_WINDOW)
     used = tl.cdiv(end - begin, length)
     if (start < 0) | (split >= used):
-        wait_for_input(EARLY)
+        wait_for_input(PDL)
         return
     low = begin + split * length
     high = tl.minimum(low + length, end)
@@ -195,7 +199,7 @@ def _attend(
     page_1 = _page(page_line, low + KEYS, high, KEYS, PAGE)
     page_2 = _page(page_line, low + 2 * KEYS, high, KEYS, PAGE)
     page_3 = _page(page_line, low + 3 * KEYS, high, KEYS, PAGE)
-    if EARLY:
+    if PDL:
         _fetch_tile(keys, value_offset, page_0, low, high, KEYS, PAGE, HEAD_DIM)
         _fetch_tile(keys, value_offset, page_1, low + KEYS, high, KEYS, PAGE, HEAD_DIM)
         _fetch_tile(keys, value_offset, page_2, low + 2 * KEYS, high, KEYS, PAGE, HEAD_DIM)
@@ -209,7 +213,7 @@ def _attend(
     words = masks + packed * mask_stride
     word = tl.load(words, mask=real, other=0)
     place = tl.load(positions + packed, mask=real, other=0).to(tl.int32) if HAS_WINDOW else token
-    wait_for_input(EARLY)
+    wait_for_input(PDL)
     query = tl.load(queries + target, mask=real[:, None] & (dim < HEAD_DIM)[None, :], other=0.0)
     total = tl.zeros((LINES, BLOCK_D), tl.float32)
     top = tl.full((LINES,), float("-inf"), tl.float32)
@@ -221,8 +225,8 @@ def _attend(
         inside = (at < high)[:, None] & (dim < HEAD_DIM)[None, :]
         key_tile = tl.load(tile, mask=inside, other=0.0)
         value_tile = tl.load(tile + value_offset, mask=inside, other=0.0)
-        # Read in the loop's own step, a page's id would hold up its keys; some tiles ahead it does not.
-        # NOTE: a value handed on as it came would keep the compiler from pipelining the loop.
+        # A page id is read some tiles ahead; read in the same iteration it would delay its keys.
+        # NOTE: a value that is passed on unchanged prevents the compiler from pipelining the loop.
         page_0, page_1, page_2 = tl.maximum(page_1, 0), tl.maximum(page_2, 0), tl.maximum(page_3, 0)
         page_3 = _page(page_line, key + 4 * KEYS, high, KEYS, PAGE)
         zero = tl.zeros((LINES, KEYS), tl.float32)
@@ -230,7 +234,7 @@ def _attend(
         if HAS_WINDOW:
             near = (place[:, None] - at[None, :] < window) | (at >= context_len)[None, :]
             scores = tl.where(near, scores, float("-inf"))
-        if key + KEYS > context_len:  # tiles of nothing but context need no look at the masks
+        if key + KEYS > context_len:  # tiles with context only do not need the masks
             own = at - context_len
             seen = _own_seen(words, word, token, real, own, num_causal, WORDS) & (at < high)[None, :]
             if HAS_WINDOW:
@@ -241,11 +245,11 @@ def _attend(
     if used == 1:
         tl.store(out + target, total / weight[:, None], mask=real[:, None] & (dim < HEAD_DIM)[None, :])
     else:
-        leave_split(
+        store_split(
             total, top, weight, partial, stats, item, head, line, real, dim, NUM_KV_HEADS, HEAD_DIM, LINES
         )  # fmt: skip
         if MERGES:
-            merge_last(
+            merge_by_last_split(
                 out + target, partial, stats, counters, item - split, used, head, line, real, dim,
                 NUM_KV_HEADS, HEAD_DIM, LINES, SPLITS,
             )  # fmt: skip
@@ -253,7 +257,7 @@ def _attend(
 
 @triton.jit
 def _page(page_line, key, high, KEYS: tl.constexpr, PAGE: tl.constexpr):
-    """The page of the keys from `key` on: one for all of them if they lie in one, otherwise one for each."""
+    """Returns the page of the keys from `key` on: one if all of them are in one page, else one for each."""
     if PAGE % KEYS == 0:  # and splits begin at multiples of KEYS
         return tl.load(page_line + key // PAGE, mask=key < high, other=0)
     else:
@@ -265,18 +269,20 @@ def _page(page_line, key, high, KEYS: tl.constexpr, PAGE: tl.constexpr):
 def _fetch_tile(
     keys, value_offset, page, key, high, KEYS: tl.constexpr, PAGE: tl.constexpr, HEAD_DIM: tl.constexpr
 ):
-    """Ask for a tile's keys and values into the cache, where they are one run of memory."""
+    """Prefetches a tile's keys and values into the cache if they are contiguous."""
     if PAGE % KEYS == 0:  # noqa: SIM102
         if key < high:
             tile = keys + (page * PAGE + key % PAGE) * HEAD_DIM
             num_bytes = KEYS * HEAD_DIM * (keys.dtype.element_ty.primitive_bitwidth // 8)
-            fetch_run(tile, num_bytes)
-            fetch_run(tile + value_offset, num_bytes)
+            prefetch_run(tile, num_bytes)
+            prefetch_run(tile + value_offset, num_bytes)
 
 
 @triton.jit
 def _own_seen(words, word, token, real, own, num_causal, WORDS: tl.constexpr):
-    """[lines, KEYS]: whether a line's token sees the row's own token `own`; negative ones are context."""
+    """Returns [lines, KEYS]: whether a line's token sees the row's own token `own`; negative ones are
+    context.
+    """
     bit = own - num_causal
     seen = (own < num_causal)[None, :] & (own[None, :] <= token[:, None])
     shift = (bit & 63).to(tl.int64)[None, :]
@@ -288,9 +294,9 @@ def _own_seen(words, word, token, real, own, num_causal, WORDS: tl.constexpr):
 
 @triton.jit
 def _add_keys(scores, scale, value_tile, total, top, weight):
-    """One step of the running softmax: scores, their scale to base 2, and the values behind them."""
+    """Computes one step of the running softmax from scores, their scale to base 2, and values."""
     new_top = tl.maximum(top, tl.max(scores, axis=1) * scale)
-    # A line that has seen nothing yet stays at -inf, and -inf - -inf is not a number.
+    # A line without any key so far stays at -inf, and -inf - -inf is not a number.
     base = tl.where(new_top == float("-inf"), 0.0, new_top)
     shares = tl.exp2(scores * scale - base[:, None])
     kept = tl.exp2(top - base)

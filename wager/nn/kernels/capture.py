@@ -1,13 +1,13 @@
-"""Passes captured as CUDA graphs by their size, replayed in a launch or two.
+"""Passes captured as CUDA graphs by their size, replayed in one or two launches.
 
-A pass is a call without arguments over tensors of fixed place. One that was not captured runs launch by
-launch, with the same kernels and so the same result, and its size is remembered: whoever owns an idle moment
-asks for it to be captured then, so that nobody waits in mid-traffic. All graphs of one object share one pool
-of memory, since only one of them runs at a time. Launching a long graph takes the host a while in which the
-device has nothing to do; so a pass may call `cut` behind its beginning, and what follows becomes a second
-graph, launched while the first runs. Without a CUDA device nothing is captured.
+A pass is a call without arguments over tensors with fixed addresses. A pass that was not captured runs launch
+by launch, with the same kernels and the same result, and its size is remembered. It is captured later, when
+the engine is idle, so that no request waits for it. All graphs of one object share one memory pool, because
+only one of them runs at a time. The device is idle while the host launches a long graph. So a pass may call
+`cut` after its beginning: what follows becomes a second graph, which is launched while the first one runs.
+Without a CUDA device nothing is captured.
 
-Knows no networks. Used by `target/graphs.py` and `draft/block_device.py`.
+This module knows no networks; `target/` and `draft/` use it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import torch
 log = logging.getLogger(__name__)
 
 MAX_GRAPHS = 160
-"""Captured passes at most: a graph of a large network holds megabytes of launches."""
+"""Largest number of captured passes; a graph of a large network needs megabytes."""
 
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """No garbage is collected: what the graphs of an engine that is gone do in the end breaks a capture."""
+    """Disables garbage collection, because the finalisers of an old engine's graphs would break a capture."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -39,7 +39,7 @@ def _uncollected() -> Iterator[None]:
 
 
 class _Recording:
-    """The graphs of one pass while it is captured, one after the other."""
+    """The graphs of one pass while it is captured, in order."""
 
     def __init__(self, pool: Any) -> None:
         self.graphs: list[torch.cuda.CUDAGraph] = []
@@ -47,10 +47,10 @@ class _Recording:
         self._open = ExitStack()
 
     def next(self) -> None:
-        """What is launched from here on goes to a new graph."""
+        """Ends the present graph and records the following launches in a new one."""
         self.end()
         graph = torch.cuda.CUDAGraph()
-        # Other threads of a server may use the device meanwhile.
+        # Other threads of a server may use the device at the same time.
         self._open.enter_context(torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"))
         self.graphs.append(graph)
 
@@ -58,7 +58,7 @@ class _Recording:
         self._open.close()
 
 
-class Captured:
+class GraphCache:
     """Graphs by size."""
 
     def __init__(self, device: torch.device | str, *, enabled: bool = True) -> None:
@@ -76,12 +76,12 @@ class Captured:
         return size in self._graphs
 
     @property
-    def num_wanted(self) -> int:
-        """Sizes that have run without a graph."""
+    def num_uncaptured(self) -> int:
+        """Number of sizes that have run without a graph."""
         return len(self._wanted)
 
     def run(self, size: Hashable, call: Callable[[], object]) -> None:
-        """The pass `call`, by its graph where there is one."""
+        """Runs the pass `call`, by its graph if there is one."""
         graphs = self._graphs.get(size)
         if graphs is not None:
             for graph in graphs:
@@ -91,17 +91,19 @@ class Captured:
         if self.enabled and len(self._graphs) + len(self._wanted) < MAX_GRAPHS:
             self._wanted[size] = call
 
-    def capture_wanted(self) -> int:
-        """Capture what ran without a graph so far; returns how many. Takes a moment: for idle times."""
+    def capture_pending(self) -> int:
+        """Captures the passes that ran without a graph, and returns their number. Call it when the engine is
+        idle.
+        """
         wanted, self._wanted = self._wanted, {}
         for size, call in wanted.items():
             self.capture(size, call)
         return len(wanted)
 
     def capture(self, size: Hashable, call: Callable[[], object]) -> None:
-        """Capture a pass. It runs once before, so that its kernels are compiled and its tables must be sound.
+        """Captures a pass. The pass runs once before, to compile its kernels, so its tables must be valid.
 
-        A pass that cannot be captured goes on launch by launch.
+        A pass that cannot be captured continues to run launch by launch.
         """
         if not self.enabled or size in self._graphs:
             return
@@ -124,6 +126,6 @@ class Captured:
         self._graphs[size] = recording.graphs
 
     def cut(self) -> None:
-        """Called by a pass: what follows is a graph of its own. Nothing where it is not being captured."""
+        """Starts a new graph for the rest of the pass that calls it; has no effect outside a capture."""
         if self._recording is not None:
             self._recording.next()

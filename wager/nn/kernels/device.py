@@ -1,11 +1,11 @@
-"""What the kernels share: products of tiles, how one overlaps the next, order-preserving bits of scores.
+"""Parts that the kernels share: tile products, the overlap of successive kernels, order-preserving bits of
+scores.
 
-Small kernels leave memory idle, and two means against that are passed on by `Launch`. `ahead`: programs
-beyond a kernel's own fetch the next product's weights into the cache; nothing is written, so it may be wrong
-but never harmful. `early` (programmatic dependent launch): a kernel may start before the one in front of it
-has ended; it reads weights at once, and what an earlier kernel wrote only behind `wait_for_input`.
-
-Knows no shapes and no models.
+Small kernels leave the memory idle, and `Launch` has two means against that. `prefetch`: additional programs
+fetch the next product's weights into the cache; they write nothing, so a wrong prefetch is harmless. `pdl`
+(programmatic dependent launch): a kernel may start before the previous one has ended. It reads weights at
+once, and reads what an earlier kernel wrote only after `wait_for_input`. This module knows no shapes and no
+models.
 """
 
 # Arguments of kernels are typed by their compiler.
@@ -19,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-_SECTOR = 32  # bytes: memory is read in no smaller pieces
+_SECTOR = 32  # bytes: the smallest unit of a memory read
 _ROOMY_BYTES = 220_000
 
 # The interpreter stores bfloat16 as raw words and cannot multiply them.
@@ -27,7 +27,7 @@ INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
 
 def _mend_interpreter() -> None:
-    """Let the interpreter take loop bounds out of arrays of one element, as NumPy before 2.4 did."""
+    """Lets the interpreter take loop bounds from arrays of one element, as NumPy before 2.4 did."""
     from triton.runtime import interpreter
 
     patch = interpreter._patch_lang_tensor
@@ -43,93 +43,95 @@ if INTERPRETED.value:
     _mend_interpreter()
 
 
-class Ahead(NamedTuple):
+class Prefetch(NamedTuple):
     """Memory to fetch into the cache for a later kernel: some pieces of each row, evenly spread.
 
-    A product begins with all of its rows at once, so what it wants first are the beginnings of rows.
+    A product begins with all of its rows at once, so the beginnings of rows are needed first.
     """
 
     start: Tensor
     num_rows: int
     num_pieces: int
     step: int
-    """Bytes from one piece to the next, and from the last of a row to the first of the next row."""
+    """Bytes from one piece to the next, and from the last piece of a row to the first of the next row."""
     piece: int
 
 
-def ahead_of(weight: Tensor, num_bytes: int, pieces: int = 1) -> Ahead:
-    """About `num_bytes` of a contiguous weight [out, in], as many `pieces` of every row."""
+def prefetch_of(weight: Tensor, num_bytes: int, pieces: int = 1) -> Prefetch:
+    """Returns a prefetch of about `num_bytes` of a contiguous weight [out, in], with `pieces` per row."""
     num_rows, row_bytes = weight.shape[0], weight.shape[1] * weight.itemsize
     step = row_bytes // pieces
     piece = min(num_bytes // (num_rows * pieces), step) // _SECTOR * _SECTOR
     assert step % 16 == 0 and row_bytes % pieces == 0, f"rows of {row_bytes} bytes in {pieces} pieces"
-    return Ahead(weight.view(-1).view(torch.uint8), num_rows, pieces, step, piece)
+    return Prefetch(weight.view(-1).view(torch.uint8), num_rows, pieces, step, piece)
 
 
 class Launch(NamedTuple):
-    """How a kernel is launched; `early` and `ahead` need compute capability 9."""
+    """How a kernel is launched; `pdl` and `prefetch` need compute capability 9."""
 
-    early: bool = False
-    ahead: Ahead | None = None
-    ahead_programs: int = 128
+    pdl: bool = False
+    prefetch: Prefetch | None = None
+    prefetch_programs: int = 128
 
     @property
     def options(self) -> dict[str, Any]:
-        return {"EARLY": True, "launch_pdl": True} if self.early else {"EARLY": False}
+        return {"PDL": True, "launch_pdl": True} if self.pdl else {"PDL": False}
 
     @property
     def extra(self) -> int:
-        """Programs beyond a kernel's own."""
-        return self.ahead_programs if self.ahead is not None and self.ahead.piece else 0
+        """Number of programs beyond a kernel's own."""
+        return self.prefetch_programs if self.prefetch is not None and self.prefetch.piece else 0
 
     def fetching(self, other: Tensor) -> dict[str, Any]:
-        """The arguments of kernels that can fetch ahead; `other` is any tensor, to fill the place."""
-        ahead = (other, 0, 1, 0, 0) if self.ahead is None else tuple(self.ahead)
-        return {"ahead": ahead, "FETCHES": self.extra > 0, **self.options}
+        """Returns the prefetch arguments of a kernel; `other` is any tensor, used if there is no prefetch."""
+        prefetch = (other, 0, 1, 0, 0) if self.prefetch is None else tuple(self.prefetch)
+        return {"prefetch": prefetch, "PREFETCHES": self.extra > 0, **self.options}
 
 
-PLAIN = Launch()
+PLAIN_LAUNCH = Launch()
 
 
-class Machine(NamedTuple):
-    """What choices depend on: multiprocessors, early launches, and room for deep pipelines of tiles."""
+class DeviceInfo(NamedTuple):
+    """The properties of a device that configurations depend on."""
 
-    processors: int = 4
-    early: bool = False
-    is_roomy: bool = False
-    """Whether a program may have the shared memory that the measured configurations take."""
+    num_sms: int = 4
+    pdl: bool = False
+    has_large_shared_memory: bool = False
+    """Whether a program may use the amount of shared memory that the measured configurations need."""
 
     @property
     def launch(self) -> Launch:
-        return Launch(self.early)
+        return Launch(self.pdl)
 
 
-INTERPRETER = Machine()
+INTERPRETER_INFO = DeviceInfo()
 
 
-def machine_of(device: torch.device | str) -> Machine:
-    """Of a CUDA device what it states; of anything else the interpreter's."""
+def read_device_info(device: torch.device | str) -> DeviceInfo:
+    """Returns the properties of a CUDA device, else those of the interpreter."""
     if torch.device(device).type != "cuda":
-        return INTERPRETER
+        return INTERPRETER_INFO
     found, index = torch.cuda.get_device_properties(device), torch.device(device).index
     index = torch.cuda.current_device() if index is None else index
     shared_bytes = triton.runtime.driver.active.utils.get_device_properties(index)["max_shared_mem"]
-    return Machine(found.multi_processor_count, found.major >= 9, shared_bytes >= _ROOMY_BYTES)
+    return DeviceInfo(found.multi_processor_count, found.major >= 9, shared_bytes >= _ROOMY_BYTES)
 
 
 def power_of_two(count: int) -> int:
-    """The smallest power of two that is not below `count`."""
+    """Returns the smallest power of two that is at least `count`."""
     return 1 << max(0, count - 1).bit_length()
 
 
 def is_rows(x: Tensor) -> bool:
-    """Whether the last dimension is dense, so that a stride per row describes the tensor."""
+    """Whether the last dimension is dense, so that one stride per row describes the tensor."""
     return x.stride(-1) == 1 or x.shape[-1] == 1
 
 
 @triton.jit
 def tile_product(a, b, total):
-    """total + a @ b, accumulated in float32; float32 operands are split in three, not rounded to tf32."""
+    """Returns total + a @ b, accumulated in float32; float32 operands are split in three instead of rounded
+    to tf32.
+    """
     if INTERPRETED:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), total)
     else:
@@ -137,37 +139,37 @@ def tile_product(a, b, total):
 
 
 @triton.jit
-def allow_next(EARLY: tl.constexpr):
-    """Let the next kernel's programs take whatever room this one leaves."""
-    if EARLY:
+def launch_dependents(PDL: tl.constexpr):
+    """Lets the programs of the next kernel start as soon as there is room."""
+    if PDL:
         gdc_launch_dependents()
 
 
 @triton.jit
-def wait_for_input(EARLY: tl.constexpr):
-    """From here on everything that earlier kernels wrote can be read."""
-    if EARLY:
+def wait_for_input(PDL: tl.constexpr):
+    """Waits until everything that earlier kernels wrote can be read."""
+    if PDL:
         gdc_wait()
 
 
 @triton.jit
-def fetch_ahead(ahead, program, num_programs):
-    """This program's share of an `Ahead`: asked for, not waited for."""
+def prefetch_share(prefetch, program, num_programs):
+    """Prefetches this program's share of a `Prefetch`, without waiting."""
     if not INTERPRETED:
-        start, num_rows, num_pieces, step, piece = ahead
-        # As wide as the widest program has threads: narrower, and threads would ask for the same.
+        start, num_rows, num_pieces, step, piece = prefetch
+        # As wide as the largest number of threads; if it were narrower, threads would fetch the same bytes.
         one = program * 512 + tl.arange(0, 512)
         count = num_rows * num_pieces
         for _ in range(tl.cdiv(count, num_programs * 512)):
             at = tl.minimum(one, count - 1).to(tl.int64)
             place = start + (at % num_rows * num_pieces + at // num_rows) * step
-            fetch_runs(place, piece)
+            prefetch_runs(place, piece)
             one += num_programs * 512
 
 
 @triton.jit
-def fetch_runs(places, num_bytes):
-    """Ask for as many bytes, a multiple of 16, at each of the places into the cache."""
+def prefetch_runs(places, num_bytes):
+    """Prefetches `num_bytes`, a multiple of 16, at each of the places."""
     if not INTERPRETED:
         tl.inline_asm_elementwise(
             "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;", "=r,l,r", [places, num_bytes],
@@ -176,8 +178,8 @@ def fetch_runs(places, num_bytes):
 
 
 @triton.jit
-def fetch_run(place, num_bytes):
-    """Ask for a run of bytes, a multiple of 16, at one place; one thread asks."""
+def prefetch_run(place, num_bytes):
+    """Prefetches `num_bytes`, a multiple of 16, at one place; only one thread does this."""
     if not INTERPRETED:
         tl.inline_asm_elementwise(
             """{
@@ -192,7 +194,7 @@ def fetch_run(place, num_bytes):
 
 @triton.jit
 def order_key(x):
-    """uint32 words that compare as the float32 `x` do; both zeros are one value."""
+    """Returns uint32 words with the same order as the float32 `x`; both zeros have one value."""
     x = tl.where(x == 0.0, 0.0, x)
     bits = x.to(tl.uint32, bitcast=True)
     return tl.where(bits >> 31 == 1, bits ^ 0xFFFFFFFF, bits ^ 0x80000000)
@@ -200,6 +202,6 @@ def order_key(x):
 
 @triton.jit
 def key_value(key):
-    """The float32 behind an `order_key`."""
+    """Returns the float32 of an `order_key`."""
     bits = tl.where(key >> 31 == 1, key ^ 0x80000000, key ^ 0xFFFFFFFF)
     return bits.to(tl.float32, bitcast=True)

@@ -1,13 +1,11 @@
 """Top-k and top-p as a threshold on each row's scores, found without sorting.
 
-Scores are turned into words that compare as they do, and the threshold is settled four bits at a time: every
-step counts and weighs the tokens of the sixteen groups that the next bits make, in all chunks of a row at
-once, and the next step adds the chunks up and takes the group in which the limit falls. Both filters are one
-search, for the lowest group above which less than a goal lies: k tokens, or the share top_p of the mass that
-top-k leaves. Each step reads the scores once: 4 steps for bfloat16, 5 for float16, 8 for float32.
-
-Sums are in a fixed order: the same scores always give the same set. `sample.py` calls it and reads what it
-found.
+Scores are converted to words with the same order, and the threshold is found four bits at a time. Each step
+counts and weighs the tokens of the sixteen groups that the next four bits form, in all chunks of a row at
+once. The next step adds up the chunks and selects the group with the limit. Both filters are one search: for
+the lowest group above which less than a goal lies, which is k tokens, or the share top_p of the mass that
+top-k leaves. Each step reads the scores once: 4 steps for bfloat16, 5 for float16, 8 for float32. The order
+of sums is fixed, so the same scores always give the same set. `sample.py` uses this.
 """
 
 # Arguments of kernels are typed by their compiler.
@@ -23,19 +21,19 @@ from torch import Tensor
 from wager.nn.kernels.device import INTERPRETED, order_key, power_of_two
 
 CHUNK = 4096
-"""Tokens that one program looks at."""
-# Tokens of a chunk that are grouped at a time: as many as registers hold, or all where nothing is compiled.
+"""Number of tokens that one program processes."""
+# Tokens of a chunk that are grouped at a time: limited by the registers; all of them in the interpreter.
 _PIECE = CHUNK if INTERPRETED.value else 256
-STEPS = {torch.bfloat16: 4, torch.float16: 5, torch.float32: 8}
-"""Steps of four bits until two scores of a dtype are told apart."""
+NUM_STEPS = {torch.bfloat16: 4, torch.float16: 5, torch.float32: 8}
+"""Number of four-bit steps that distinguish any two scores of a dtype."""
 _GROUPS = tl.constexpr(16)
 
 
-class Asked(NamedTuple):
-    """What each judged position asks for, each [rows] on the device.
+class SamplingRows(NamedTuple):
+    """The sampling parameters of each judged position, each [rows] on the device.
 
-    temperature, top_p, min_p float32; top_k int32; seeds and positions int64. Temperature 0 is greedy; off
-    are top_k 0, top_p 1 and min_p 0.
+    temperature, top_p, min_p are float32; top_k is int32; seeds and positions are int64. Temperature 0 is
+    greedy; top_k 0, top_p 1 and min_p 0 switch the filters off.
     """
 
     temperature: Tensor
@@ -46,8 +44,8 @@ class Asked(NamedTuple):
     positions: Tensor
 
 
-class Filters(NamedTuple):
-    """Which filters any row of a call asks for; the others cost nothing."""
+class ActiveFilters(NamedTuple):
+    """The filters that any row of a call uses; the others are not computed."""
 
     top_k: bool = False
     top_p: bool = False
@@ -58,12 +56,13 @@ class Filters(NamedTuple):
         return self.top_k + self.top_p
 
 
-class Limits(NamedTuple):
-    """The search of all rows, before each step.
+class ThresholdSearch(NamedTuple):
+    """The state of the search of all rows before each step.
 
-    settled [steps, rows, 2] int64: the bits settled so far, and top-k's threshold. seen [steps, rows, 3]
+    settled [steps, rows, 2] int64: the bits found so far, and top-k's threshold. seen [steps, rows, 3]
     float32: tokens above, mass above, the goal. groups [2, rows, chunks, 2, 16] float32: counts and masses of
-    the latest two steps. peaks [rows, chunks, 2]: each chunk's best score, and its mass against that.
+    the latest two steps. peaks [rows, chunks, 2]: each chunk's best score, and its mass relative to that
+    score.
     """
 
     settled: Tensor
@@ -72,12 +71,12 @@ class Limits(NamedTuple):
     peaks: Tensor
 
 
-def new_limits(logits: Tensor, filters: Filters) -> Limits:
-    """Room for a search over these scores."""
+def new_search(logits: Tensor, filters: ActiveFilters) -> ThresholdSearch:
+    """Allocates the memory of a search over these scores."""
     num_rows, chunks = logits.shape[0], triton.cdiv(logits.shape[1], CHUNK)
-    steps = max(1, filters.num_searches * STEPS[logits.dtype])
+    steps = max(1, filters.num_searches * NUM_STEPS[logits.dtype])
     device = logits.device
-    return Limits(
+    return ThresholdSearch(
         torch.empty((steps, num_rows, 2), dtype=torch.int64, device=device),
         torch.empty((steps, num_rows, 3), dtype=torch.float32, device=device),
         torch.empty((2, num_rows, chunks, 2, 16), dtype=torch.float32, device=device),
@@ -85,13 +84,15 @@ def new_limits(logits: Tensor, filters: Filters) -> Limits:
     )
 
 
-def search(logits: Tensor, asked: Asked, filters: Filters, limits: Limits) -> None:
-    """Run all steps but for settling the last, which the reader does with `settle`.
+def search_thresholds(
+    logits: Tensor, asked: SamplingRows, filters: ActiveFilters, limits: ThresholdSearch
+) -> None:
+    """Runs all steps; the reader finishes the last one with `narrow_bucket`.
 
-    Greedy rows, and rows that ask for no filter, are passed over.
+    Greedy rows and rows without a filter are skipped.
     """
     num_rows, vocab_size = logits.shape
-    chunks, num_steps = triton.cdiv(vocab_size, CHUNK), STEPS[logits.dtype]
+    chunks, num_steps = triton.cdiv(vocab_size, CHUNK), NUM_STEPS[logits.dtype]
     grid = (num_rows, chunks)
     _peaks[grid](
         logits, asked.temperature, limits.peaks, logits.stride(0), vocab_size, CHUNK=CHUNK, num_warps=8
@@ -122,7 +123,9 @@ def _peaks(logits, temperature, peaks, stride, vocab_size, CHUNK: tl.constexpr):
 
 @triton.jit
 def row_peak(peaks, row, chunks, heat, CHUNKS: tl.constexpr):
-    """The best score of a row over the temperature (0 where there is none), and the row's mass against it."""
+    """Returns a row's best score over the temperature (0 if there is none), and the row's mass relative to
+    it.
+    """
     chunk = tl.arange(0, CHUNKS)
     source = peaks + (row * chunks + chunk) * 2
     best = tl.load(source, mask=chunk < chunks, other=float("-inf"))
@@ -133,11 +136,12 @@ def row_peak(peaks, row, chunks, heat, CHUNKS: tl.constexpr):
 
 
 @triton.jit
-def settle(
+def narrow_bucket(
     settled, seen, groups, row, num_rows, chunks, step, BY_MASS: tl.constexpr, CHUNKS: tl.constexpr
 ):  # fmt: skip
-    """The search behind `step`, from its groups: (bits, top-k's threshold, tokens above, mass above, goal,
-    mass of the group).
+    """Returns the search after `step`, computed from its groups.
+
+    The result is (bits, top-k's threshold, tokens above, mass above, goal, mass of the group).
     """
     place = step * num_rows + row
     prefix, kept_from = tl.load(settled + place * 2), tl.load(settled + place * 2 + 1)
@@ -148,14 +152,14 @@ def settle(
     there = (chunk < chunks)[:, None]
     counts = tl.sum(tl.load(source + group[None, :], mask=there, other=0.0), axis=0)
     masses = tl.sum(tl.load(source + _GROUPS + group[None, :], mask=there, other=0.0), axis=0)
-    # A sum over what is above, not a difference of totals: small masses must not drown.
+    # This sums what is above instead of subtracting totals, so that small masses keep their precision.
     higher = (group[:, None] > group[None, :]).to(tl.float32)
     counts_above = num_above + tl.sum(counts[:, None] * higher, axis=0)
     masses_above = mass_above + tl.sum(masses[:, None] * higher, axis=0)
     measure = masses_above if BY_MASS else counts_above
     within = (counts > 0.0) & (measure < goal)
     lowest = tl.min(tl.where(within, group, _GROUPS), axis=0)
-    # The best token always stays, whatever the goal.
+    # The best token is always kept, whatever the goal.
     best = tl.max(tl.where(counts > 0.0, group, 0), axis=0)
     chosen = tl.where(lowest < _GROUPS, lowest, best)
     taken = group == chosen
@@ -183,13 +187,13 @@ def _narrow(
     base, whole = row_peak(peaks, row, chunks, heat, CHUNKS)
     prefix, kept_from, num_above, mass_above = row * 0, row * 0, heat * 0.0, heat * 0.0
     if not IS_FIRST:
-        prefix, kept_from, num_above, mass_above, goal, mass = settle(
+        prefix, kept_from, num_above, mass_above, goal, mass = narrow_bucket(
             settled, seen, groups, row, num_rows, chunks, step - 1, BY_MASS, CHUNKS
         )  # fmt: skip
     elif not BY_MASS:
         goal = tl.where(count > 0, count.to(tl.float32), float("inf"))
     elif HAS_TOP_K:
-        kept_from, _, _, mass_kept, _, mass = settle(
+        kept_from, _, _, mass_kept, _, mass = narrow_bucket(
             settled, seen, groups, row, num_rows, chunks, step - 1, False, CHUNKS
         )  # fmt: skip
         goal = share * (mass_kept + mass)

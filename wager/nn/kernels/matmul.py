@@ -1,17 +1,16 @@
-"""x @ W^T for few tokens, every weight read once: a candidate against the library's product.
+"""x @ W^T for few tokens, with every weight read once; an alternative to the library's product.
 
-A program takes some rows of W and, where those are too few to fill the device, one split of the inner
-dimension; the splits of a tile are summed in their order by whichever ends last, so a result does not depend
-on timing. `split_product` leaves them to the next kernel instead (`norm.add_norm` and `qkv.write_qkv` sum
-parts), and `gated_product` applies SiLU(gate) * up before anything is written. Bound by reading W: an early
-launch asks for the first weights while the kernel in front still writes x. Which configuration wins is
-measured, not guessed: `tune`, from a short list.
+A program takes some rows of W and, if those are too few to fill the device, one split of the inner dimension.
+The split that ends last sums the splits of a tile in order, so a result does not depend on timing.
+`split_product` leaves the sum to the next kernel (`norm.add_norm` and `qkv.write_qkv`), and `gated_product`
+applies SiLU(gate) * up before anything is written. The speed is limited by reading W: an early launch
+prefetches the first weights while the previous kernel still writes x. `bench/gpu/kernels.py` measured the
+configurations.
 """
 
 # Arguments of kernels are typed by their compiler.
 # mypy: allow-incomplete-defs
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -21,12 +20,12 @@ import triton.language as tl
 from torch import Tensor
 
 from wager.nn.kernels.device import (
-    PLAIN,
+    PLAIN_LAUNCH,
     Launch,
-    allow_next,
-    fetch_runs,
     is_rows,
+    launch_dependents,
     power_of_two,
+    prefetch_runs,
     tile_product,
     wait_for_input,
 )
@@ -38,15 +37,15 @@ _DIRECT, _LAST, _PARTS = 0, 1, 2
 
 
 class ProductConfig(NamedTuple):
-    """How a product is cut: rows of W and inner length of a tile, splits of the inner dimension."""
+    """How a product is tiled: rows of W and inner length of a tile, and splits of the inner dimension."""
 
     rows: int = 64
     inner: int = 128
     splits: int = 1
     num_warps: int = 4
     num_stages: int = 4
-    ahead: int = 2
-    """Tiles of the inner dimension that an early launch asks for before it waits for x."""
+    prefetch: int = 2
+    """Number of inner tiles that an early launch prefetches before it waits for x."""
 
 
 CONFIGS = (
@@ -57,11 +56,11 @@ CONFIGS = (
     ProductConfig(128, 64, 4, 4, 5),
     ProductConfig(128, 128, 8, 8, 4),
 )
-"""The short list that `tune` measures."""
+"""Candidates that `bench/gpu/kernels.py` measures and the tests run."""
 
 
 class ProductSpace(NamedTuple):
-    """Room for the splits of the largest product; `counters` are zero between launches."""
+    """Memory for the splits of the largest product; `counters` are zero between launches."""
 
     partial: Tensor
     counters: Tensor
@@ -76,7 +75,7 @@ def product_space(
 
 
 def default_config(num_tokens: int, num_rows: int) -> ProductConfig:
-    """A configuration that fills a large device without having measured anything."""
+    """Returns a configuration that fills a large device; it is not measured."""
     if num_rows >= 16_384:
         return ProductConfig(64, 128, 1, 4, 4)
     return ProductConfig(32, 256, 1, 4, 4) if num_tokens <= 16 else ProductConfig(64, 128, 4, 4, 4)
@@ -88,10 +87,10 @@ def product(
     bias: Tensor | None = None,
     config: ProductConfig | None = None,
     space: ProductSpace | None = None,
-    launch: Launch = PLAIN,
+    launch: Launch = PLAIN_LAUNCH,
     out: Tensor | None = None,
 ) -> Tensor:
-    """x [tokens, in] @ weight [out, in]^T (+ bias) in x's dtype; at most MAX_TOKENS tokens."""
+    """Returns x [tokens, in] @ weight [out, in]^T (+ bias) in x's dtype; at most MAX_TOKENS tokens."""
     config = config or default_config(x.shape[0], weight.shape[0])
     shape = (x.shape[0], weight.shape[0])
     out = x.new_empty(shape) if out is None else out
@@ -102,8 +101,8 @@ def product(
     return out
 
 
-def split_product(x: Tensor, weight: Tensor, config: ProductConfig, launch: Launch = PLAIN) -> Tensor:
-    """[splits, tokens, out] float32 parts whose sum over the first dimension is the product."""
+def split_product(x: Tensor, weight: Tensor, config: ProductConfig, launch: Launch = PLAIN_LAUNCH) -> Tensor:
+    """Returns [splits, tokens, out] float32 parts whose sum over the first dimension is the product."""
     parts = x.new_empty((config.splits, x.shape[0], weight.shape[0]), dtype=torch.float32)
     space = ProductSpace(parts, parts)
     _run(x, weight, None, parts, _Cut(config, _PARTS, False), space, launch)
@@ -111,9 +110,9 @@ def split_product(x: Tensor, weight: Tensor, config: ProductConfig, launch: Laun
 
 
 def gated_product(
-    x: Tensor, weight: Tensor, config: ProductConfig | None = None, launch: Launch = PLAIN
+    x: Tensor, weight: Tensor, config: ProductConfig | None = None, launch: Launch = PLAIN_LAUNCH
 ) -> Tensor:
-    """SiLU(gate) * up of the fused weight [2 * middle, in], gate first -> [tokens, middle]."""
+    """Returns SiLU(gate) * up of the fused weight [2 * middle, in], gate first, as [tokens, middle]."""
     config = (config or ProductConfig(32, 128, 1, 4, 4))._replace(splits=1)
     out = x.new_empty((x.shape[0], weight.shape[0] // 2))
     _run(x, weight, None, out, _Cut(config, _DIRECT, True), None, launch)
@@ -141,7 +140,7 @@ def _run(
         assert len(space.counters) >= tiles, "more tiles than counters"
     if num_tokens and num_out:
         tokens = max(16, power_of_two(num_tokens))
-        # The tiles in flight must fit in shared memory: fewer stages where they are wide.
+        # The tiles in flight must fit into shared memory, so wide tiles have fewer stages.
         tile_bytes = (rows + tokens) * config.inner * x.itemsize
         stages = max(1, min(config.num_stages, _SHARED_BYTES // tile_bytes))
         _product[(tiles, config.splits)](
@@ -150,45 +149,24 @@ def _run(
             num_tokens, num_out, inner, x.stride(0), weight.stride(0),
             TOKENS=tokens, ROWS=rows, INNER=config.inner,
             SPLITS=config.splits, HAS_BIAS=bias is not None, ENDING=cut.ending, GATED=cut.is_gated,
-            PIECE=_piece(weight, rows, config) if launch.early else 0, WARPS=config.num_warps,
+            PIECE=_piece(weight, rows, config) if launch.pdl else 0, WARPS=config.num_warps,
             num_warps=config.num_warps, num_stages=stages, **launch.options,
         )  # fmt: skip
 
 
 def _piece(weight: Tensor, rows: int, config: ProductConfig) -> int:
-    """How many weights of a row each thread asks for ahead; 0 where they are no runs of 16 bytes."""
-    ahead = config.inner * config.ahead
-    piece = ahead // max(1, 32 * config.num_warps // rows)
+    """Returns how many weights of a row each thread prefetches; 0 if they are not runs of 16 bytes."""
+    prefetch = config.inner * config.prefetch
+    piece = prefetch // max(1, 32 * config.num_warps // rows)
     is_even = all(count * weight.itemsize % 16 == 0 for count in (piece, config.inner, weight.stride(0)))
     steps = triton.cdiv(triton.cdiv(weight.shape[1], config.inner), config.splits) * config.inner
     shortest = weight.shape[1] - (config.splits - 1) * steps
-    return piece if is_even and weight.data_ptr() % 16 == 0 and ahead <= shortest else 0
+    return piece if is_even and weight.data_ptr() % 16 == 0 and prefetch <= shortest else 0
 
 
 def product_reference(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The same in plain torch."""
+    """Computes the same in plain torch."""
     return F.linear(x, weight, bias)
-
-
-def tune(
-    x: Tensor, weights: list[Tensor], time_of: Callable[[Callable[[], object]], float]
-) -> tuple[ProductConfig, float]:
-    """The quickest of CONFIGS for this shape and number of tokens, over several weights in turn.
-
-    `time_of` measures a call; several weights, together larger than the cache, keep it from flattering.
-    Returns the configuration and the time of one product.
-    """
-    space = product_space(x.shape[0], weights[0].shape[0], x.device)
-    times: dict[ProductConfig, float] = {}
-    for config in CONFIGS:
-
-        def call(config: ProductConfig = config) -> None:
-            for weight in weights:
-                product(x, weight, None, config, space)
-
-        times[config] = time_of(call) / len(weights)
-    best = min(times, key=times.__getitem__)
-    return best, times[best]
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -196,11 +174,11 @@ def _product(
     x, weight, bias, out, partial, counters, num_tokens, num_out, inner, x_stride, weight_stride,
     TOKENS: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr, SPLITS: tl.constexpr,
     HAS_BIAS: tl.constexpr, ENDING: tl.constexpr, GATED: tl.constexpr, PIECE: tl.constexpr,
-    WARPS: tl.constexpr, EARLY: tl.constexpr,
+    WARPS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     tile, split = tl.program_id(0), tl.program_id(1)
-    allow_next(EARLY)
-    # Rows of a gated tile are as many gates as ups behind them, so that one product does both.
+    launch_dependents(PDL)
+    # A gated tile has as many rows of gates as rows of ups, so that one product computes both.
     HALF: tl.constexpr = ROWS // 2 if GATED else ROWS
     token = tl.arange(0, TOKENS)
     step = tl.arange(0, INNER)
@@ -210,11 +188,11 @@ def _product(
     if PIECE > 0:
         _fetch_rows(weight, tile, low, num_out, weight_stride, ROWS, HALF, PIECE, WARPS)
     known = x + token[None, :] * x_stride + step[:, None]
-    # Places of no token cost no reading: read from the last one, they would make all programs ask for it.
+    # Lines without a token are not read: reading the last token instead would be a hot spot for all programs.
     is_token = (token < num_tokens)[None, :]
     lines = weight + _lines(tile, tl.arange(0, ROWS), num_out, HALF)[:, None] * weight_stride + step[None, :]
     total = tl.zeros((ROWS, TOKENS), tl.float32)
-    wait_for_input(EARLY)
+    wait_for_input(PDL)
     for at in range(low, high, INNER):
         inside = step < high - at
         near = tl.load(known + at, mask=inside[:, None] & is_token, other=0.0, eviction_policy="evict_last")
@@ -230,7 +208,7 @@ def _product(
         size = num_tokens.to(tl.int64) * num_out
         tl.store(partial + split * size + target, total, mask=wanted)
         if ENDING == 1:
-            # NOTE: all threads' stores must be behind the barrier before one of them counts this split.
+            # NOTE: all threads must pass the barrier with their stores before one of them counts this split.
             tl.debug_barrier()
             if tl.atomic_add(counters + tile, 1, sem="acq_rel", scope="gpu") == SPLITS - 1:
                 whole = tl.zeros((HALF, TOKENS), tl.float32)
@@ -245,7 +223,9 @@ def _product(
 
 @triton.jit
 def _lines(tile, line, num_out, HALF: tl.constexpr):
-    """The row of W for each line of a tile; lines beyond the end repeat the last, and are not written."""
+    """Returns the row of W for each line of a tile; lines beyond the end repeat the last and are not
+    written.
+    """
     row = tl.minimum(tile * HALF + line % HALF, num_out - 1)
     return (row + line // HALF * num_out).to(tl.int64)
 
@@ -255,12 +235,12 @@ def _fetch_rows(
     weight, tile, low, num_out, weight_stride,
     ROWS: tl.constexpr, HALF: tl.constexpr, PIECE: tl.constexpr, WARPS: tl.constexpr,
 ):  # fmt: skip
-    """Ask for the first weights of every row of a tile into the cache, each thread for a piece."""
+    """Prefetches the first weights of every row of a tile, one piece per thread."""
     PIECES: tl.constexpr = (32 * WARPS) // ROWS if ROWS < 32 * WARPS else 1
     thread = tl.arange(0, ROWS * PIECES)
     row = _lines(tile, thread // PIECES, num_out, HALF)
     place = weight + row * weight_stride + low + thread % PIECES * PIECE
-    fetch_runs(place, PIECE * (weight.dtype.element_ty.primitive_bitwidth // 8))
+    prefetch_runs(place, PIECE * (weight.dtype.element_ty.primitive_bitwidth // 8))
 
 
 @triton.jit

@@ -1,8 +1,8 @@
-"""Gumbel noise inside a kernel: the words of `wager/nn/noise.py` and `tree/noise.py`, bit for bit.
+"""Gumbel noise inside a kernel: bit-identical to `wager/nn/noise.py` and `tree/noise.py`.
 
-A pure function of (seed, absolute position, token): hash words are 32-bit integers that wrap, logarithms are
-taken in float64 and rounded once. Nothing is stored: where a score is read, its noise is computed, so a row
-of noise costs no memory. Used by `sample.py` and `top.py`.
+It is a pure function of (seed, absolute position, token): hash words are 32-bit integers that wrap, and
+logarithms are computed in float64 and rounded once. Noise is computed where a score is read and never stored.
+`sample.py` and `top_logprobs.py` use it.
 """
 
 # Arguments of kernels are typed by their compiler.
@@ -10,12 +10,6 @@ of noise costs no memory. Used by `sample.py` and `top.py`.
 
 import triton
 import triton.language as tl
-
-
-def signed_seed(seed: int) -> int:
-    """A seed, taken modulo 2**64, as the int64 that kernels read."""
-    word = seed & 0xFFFFFFFFFFFFFFFF
-    return word - (1 << 64) if word >> 63 else word
 
 
 @triton.jit
@@ -27,7 +21,7 @@ def _mix(word):
 
 @triton.jit
 def position_words(seed, position):
-    """The two words that a seed (int64) and a position (int64) leave behind, as uint32."""
+    """Returns the two words of a seed (int64) and a position (int64), as uint32."""
     low = seed.to(tl.uint32)
     high = (seed >> 32).to(tl.uint32)
     place = position.to(tl.uint32)
@@ -38,7 +32,7 @@ def position_words(seed, position):
 
 @triton.jit
 def gumbel(first, second, token):
-    """Standard Gumbel noise of tokens at a position, float32."""
+    """Returns standard Gumbel noise of tokens at a position, float32."""
     word = _mix(_mix(token.to(tl.uint32) * 0xC2B2AE3D + first) ^ second)
     uniform = (word.to(tl.float64) + 0.5) * 2.3283064365386963e-10
     return (-tl.log(-tl.log(uniform))).to(tl.float32)
@@ -46,10 +40,10 @@ def gumbel(first, second, token):
 
 @triton.jit
 def scored(x, token, temperature, seed, position):
-    """What a token is chosen by: x / temperature + noise, or x itself where the temperature is 0."""
+    """Returns the value that a token is chosen by: x / temperature + noise, or x if the temperature is 0."""
     scores = x
     if temperature > 0.0:
         first, second = position_words(seed, position)
-        # NOTE: a plain division is not correctly rounded on the device, and a choice may hang on one bit.
+        # NOTE: a plain division is not correctly rounded on the device, and a choice may depend on one bit.
         scores = tl.div_rn(x, temperature) + gumbel(first, second, token)
     return scores

@@ -1,9 +1,10 @@
-"""Residual add and RMS norm in one read: the sum goes back to memory, its norm to the next product.
+"""Residual addition and RMS norm in one read: the sum is written to memory, and its norm for the next
+product.
 
-Fused because each half alone would read and write the whole stream again; bound by launch and latency at a
-few tokens (one program per token holds its row in registers), by bandwidth beyond. The addend may be the
-parts of a split product, summed here in order, and the new residual may lie in a strided buffer, so that a
-drafter's features land where they are wanted. Called once or twice per layer.
+It is fused because each half alone would read and write the whole stream again. The speed is limited by
+launch and latency for a few tokens (one program per token holds its row in registers), by bandwidth beyond.
+The addend may be the parts of a split product, which are summed here in order. The new residual may be in a
+strided buffer, so that a drafter's features need no copy. It runs once or twice per layer.
 """
 
 # Arguments of kernels are typed by their compiler.
@@ -18,20 +19,19 @@ import triton.language as tl
 from torch import Tensor
 
 from wager.nn.kernels.device import (
-    PLAIN,
+    PLAIN_LAUNCH,
     Launch,
-    allow_next,
-    fetch_ahead,
     is_rows,
+    launch_dependents,
     power_of_two,
+    prefetch_share,
     wait_for_input,
 )
-
-_MAX_SIZE = 32_768
+from wager.nn.kernels.support import MAX_HIDDEN_SIZE
 
 
 class Normed(NamedTuple):
-    """The stream, and its norm for the next product, each [tokens, hidden]."""
+    """The residual stream, and its norm for the next product, each [tokens, hidden]."""
 
     residual: Tensor
     normed: Tensor
@@ -45,12 +45,16 @@ class Norm(NamedTuple):
 
 
 def add_norm(
-    addend: Tensor, residual: Tensor | None, norm: Norm, out: Normed | None = None, launch: Launch = PLAIN
+    addend: Tensor,
+    residual: Tensor | None,
+    norm: Norm,
+    out: Normed | None = None,
+    launch: Launch = PLAIN_LAUNCH,
 ) -> Normed:
-    """residual + addend, rounded to the stream's dtype, and the norm of that.
+    """Returns residual + addend, rounded to the stream's dtype, and its norm.
 
-    `addend` is [tokens, hidden] or [parts, tokens, hidden]; residual None adds nothing. `out` may hold
-    `residual` itself. Results have the residual's dtype, without one the addend's.
+    `addend` is [tokens, hidden] or [parts, tokens, hidden]; a residual of None adds nothing. `out` may hold
+    `residual` itself. Results have the dtype of the residual, or without one that of the addend.
     """
     parts = addend.unsqueeze(0) if addend.dim() == 2 else addend
     num_parts, num_tokens, size = parts.shape
@@ -58,7 +62,7 @@ def add_norm(
     if out is None:
         shape = (num_tokens, size)
         out = Normed(like.new_empty(shape), like.new_empty(shape))
-    assert norm.weight.shape == (size,) and size <= _MAX_SIZE, f"a norm of {size}"
+    assert norm.weight.shape == (size,) and size <= MAX_HIDDEN_SIZE, f"a norm of {size}"
     for one in (like if residual is not None else out.normed, *out):
         assert one.shape == (num_tokens, size) and is_rows(one), (
             f"{tuple(one.shape)} for {tuple(addend.shape)}"
@@ -77,7 +81,7 @@ def add_norm(
 
 
 def add_norm_reference(addend: Tensor, residual: Tensor | None, norm: Norm) -> Normed:
-    """The same in plain torch."""
+    """Computes the same in plain torch."""
     whole = addend if addend.dim() == 2 else addend.sum(dim=0)
     stream = (
         whole if residual is None else (whole.to(torch.promote_types(whole.dtype, residual.dtype)) + residual)
@@ -89,28 +93,28 @@ def add_norm_reference(addend: Tensor, residual: Tensor | None, norm: Norm) -> N
 @triton.jit(do_not_specialize=["num_tokens"])
 def _add_norm(
     parts, residual, weight, new_residual, normed, num_tokens,
-    part_stride, token_stride, residual_stride, new_stride, normed_stride, size, eps, ahead,
-    PARTS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
-    FETCHES: tl.constexpr,
+    part_stride, token_stride, residual_stride, new_stride, normed_stride, size, eps, prefetch,
+    PARTS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+    PREFETCHES: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
-    allow_next(EARLY)
-    if FETCHES:  # noqa: SIM102
+    launch_dependents(PDL)
+    if PREFETCHES:  # noqa: SIM102
         if token >= num_tokens:
-            fetch_ahead(ahead, tl.program_id(0) - num_tokens, tl.num_programs(0) - num_tokens)
+            prefetch_share(prefetch, tl.program_id(0) - num_tokens, tl.num_programs(0) - num_tokens)
             return
     at = tl.arange(0, BLOCK)
     inside = at < size
     scale = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
-    wait_for_input(EARLY)
+    wait_for_input(PDL)
     stream = tl.zeros((BLOCK,), tl.float32)
     if HAS_RESIDUAL:
         stream = tl.load(residual + token * residual_stride + at, mask=inside, other=0.0).to(tl.float32)
     source = parts + token * token_stride + at
-    for _ in tl.static_range(PARTS):  # so that the loads are all under way at once
+    for _ in tl.static_range(PARTS):  # so that all loads are in flight at once
         stream += tl.load(source, mask=inside, other=0.0).to(tl.float32)
         source += part_stride
-    # What the next layer adds to is what is normed: the rounded sum.
+    # The norm is computed from the rounded sum, which the next layer adds to.
     rounded = stream.to(new_residual.dtype.element_ty)
     tl.store(new_residual + token * new_stride + at, rounded, mask=inside)
     stream = rounded.to(tl.float32)

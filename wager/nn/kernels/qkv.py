@@ -1,9 +1,10 @@
 """Norm and rotation of queries and keys, and the write of keys and values to the pool, in one kernel.
 
-Fused because the plain way is a norm, a rotation and a scattered copy, each reading and writing what the
-product before just wrote; bound by launch and latency. The rotation is looked up by position in a table of
-cosines and sines, so that a pass computes no angles. A negative slot marks a padding token: nothing of it is
-written. `write_context` is the same for a block drafter's context, keys and values of all its layers at once.
+It is fused because the plain way is a norm, a rotation and a scattered copy, each of which reads and writes
+the result of the previous product. The speed is limited by launch and latency. The rotation comes from a
+table of cosines and sines by position, so a pass computes no angles. A negative slot marks a padding token,
+which is not written. `write_context` does the same for a block drafter's context, for keys and values of all
+its layers at once.
 """
 
 # Arguments of kernels are typed by their compiler.
@@ -17,12 +18,12 @@ import triton.language as tl
 from torch import Tensor
 
 from wager.nn.kernels.device import (
-    PLAIN,
+    PLAIN_LAUNCH,
     Launch,
-    allow_next,
-    fetch_ahead,
     is_rows,
+    launch_dependents,
     power_of_two,
+    prefetch_share,
     wait_for_input,
 )
 from wager.nn.layers.attention import HeadShape
@@ -31,11 +32,11 @@ from wager.nn.rope import RopeSpec, Rotary
 _HEADS = 4  # heads that one program works on
 
 
-class Turn(NamedTuple):
-    """The heads of a product and what is done to them: norms [rotated heads, head_dim] or None, and rotation.
+class HeadTransform(NamedTuple):
+    """The heads of a product, with their norms [rotated heads, head_dim] or None, and their rotation.
 
-    The table is [positions, head_dim]: per position half cosines, half sines. Every position of a pass must
-    lie in it.
+    The table is [positions, head_dim]: half cosines, half sines per position. It must have every position of
+    a pass.
     """
 
     heads: HeadShape
@@ -44,8 +45,8 @@ class Turn(NamedTuple):
     table: Tensor
 
 
-class Places(NamedTuple):
-    """Where tokens stand, each [tokens] int64: their positions, and their slots (negative: padding)."""
+class TokenSlots(NamedTuple):
+    """The positions and slots of tokens, each [tokens] int64; a negative slot is padding."""
 
     positions: Tensor
     slots: Tensor
@@ -54,7 +55,7 @@ class Places(NamedTuple):
 def rotation_table(
     spec: RopeSpec, num_positions: int, dtype: torch.dtype, device: torch.device | str
 ) -> Tensor:
-    """[positions, head_dim] in the model's dtype: the numbers `Rotary` would give, each pair once."""
+    """Returns [positions, head_dim] in the model's dtype: the values of `Rotary`, each pair once."""
     rotation = Rotary(spec, dtype, device).compute(torch.arange(num_positions, device=device))
     half = spec.head_dim // 2
     return torch.cat((rotation.cos[:, 0, :half], rotation.sin[:, 0, half:]), dim=1).contiguous()
@@ -62,17 +63,17 @@ def rotation_table(
 
 def write_qkv(
     fused: Tensor,
-    turn: Turn,
-    places: Places,
+    turn: HeadTransform,
+    places: TokenSlots,
     store: Tensor,
     queries: Tensor | None = None,
-    launch: Launch = PLAIN,
+    launch: Launch = PLAIN_LAUNCH,
 ) -> Tensor:
-    """Of the product [tokens, (heads + 2 * kv_heads) * head_dim]: the queries, normed and rotated.
+    """Returns the normed and rotated queries of the product [tokens, (heads + 2 * kv_heads) * head_dim].
 
-    The product may be the parts of a split one, [parts, tokens, ...], summed here in order.
-    Keys (likewise) and values go to `store` [2, kv_heads, slots, head_dim], one layer of the pool. Returns
-    queries [tokens, heads, head_dim]; those of padding tokens are left as they were.
+    The product may be the parts of a split one, [parts, tokens, ...], which are summed here in order. Keys,
+    normed and rotated, and values are written to `store` [2, kv_heads, slots, head_dim], one layer of the
+    pool. The queries are [tokens, heads, head_dim]; those of padding tokens stay unchanged.
     """
     heads = turn.heads
     shape = (fused.shape[-2], heads.num_heads, heads.head_dim)
@@ -83,11 +84,13 @@ def write_qkv(
     return queries
 
 
-def write_context(fused: Tensor, turn: Turn, places: Places, store: Tensor, launch: Launch = PLAIN) -> None:
-    """Of the product [tokens, layers * 2 * kv_heads * head_dim]: keys, normed and rotated, and values, to the
+def write_context(
+    fused: Tensor, turn: HeadTransform, places: TokenSlots, store: Tensor, launch: Launch = PLAIN_LAUNCH
+) -> None:
+    """Writes the keys, normed and rotated, and values of [tokens, layers * 2 * kv_heads * head_dim] to the
     pool.
 
-    `store` is the whole pool [layers, 2, kv_heads, slots, head_dim]; `turn.norm` [layers * kv_heads,
+    `store` is the whole pool [layers, 2, kv_heads, slots, head_dim]; `turn.norm` is [layers * kv_heads,
     head_dim].
     """
     kv_heads = turn.heads.num_kv_heads
@@ -97,7 +100,12 @@ def write_context(fused: Tensor, turn: Turn, places: Places, store: Tensor, laun
 
 
 def _run(
-    fused: Tensor, turn: Turn, places: Places, store: Tensor, queries: Tensor | None, launch: Launch
+    fused: Tensor,
+    turn: HeadTransform,
+    places: TokenSlots,
+    store: Tensor,
+    queries: Tensor | None,
+    launch: Launch,
 ) -> None:
     num_queries, num_kv_heads, size = turn.heads
     parts = fused.unsqueeze(0) if fused.dim() == 2 else fused
@@ -124,8 +132,8 @@ def _run(
         )  # fmt: skip
 
 
-def write_qkv_reference(fused: Tensor, turn: Turn, places: Places, store: Tensor) -> Tensor:
-    """The same in plain torch; computes in the product's dtype."""
+def write_qkv_reference(fused: Tensor, turn: HeadTransform, places: TokenSlots, store: Tensor) -> Tensor:
+    """Computes the same in plain torch, in the product's dtype."""
     num_heads, num_kv_heads, size = turn.heads
     both = fused.unflatten(1, (-1, size))
     rotated = _turned(both[:, : num_heads + num_kv_heads], turn, places.positions)
@@ -133,8 +141,8 @@ def write_qkv_reference(fused: Tensor, turn: Turn, places: Places, store: Tensor
     return rotated[:, :num_heads]
 
 
-def write_context_reference(fused: Tensor, turn: Turn, places: Places, store: Tensor) -> None:
-    """The same in plain torch."""
+def write_context_reference(fused: Tensor, turn: HeadTransform, places: TokenSlots, store: Tensor) -> None:
+    """Computes the same in plain torch."""
     both = fused.unflatten(1, (store.shape[0], 2, turn.heads.num_kv_heads, turn.heads.head_dim))
     keys = _turned(both[:, :, 0].flatten(1, 2), turn, places.positions)
     keys = keys.unflatten(1, (store.shape[0], -1))
@@ -142,7 +150,7 @@ def write_context_reference(fused: Tensor, turn: Turn, places: Places, store: Te
         _write(store[layer], places.slots, keys[:, layer], both[:, layer, 1])
 
 
-def _turned(heads: Tensor, turn: Turn, positions: Tensor) -> Tensor:
+def _turned(heads: Tensor, turn: HeadTransform, positions: Tensor) -> Tensor:
     if turn.norm is not None:
         length = heads.pow(2).mean(dim=-1, keepdim=True) + turn.eps
         heads = heads * length.rsqrt() * turn.norm.to(heads.dtype)
@@ -160,26 +168,26 @@ def _write(layer: Tensor, slots: Tensor, keys: Tensor, values: Tensor) -> None:
 @triton.jit(do_not_specialize=["num_tokens"])
 def _qkv(
     parts, norm, table, positions, slots, queries, store, num_tokens,
-    part_stride, token_stride, num_slots, num_all, eps, ahead, PARTS: tl.constexpr,
+    part_stride, token_stride, num_slots, num_all, eps, prefetch, PARTS: tl.constexpr,
     NUM_QUERIES: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr,
-    HEADS: tl.constexpr, HAS_NORM: tl.constexpr, EARLY: tl.constexpr, FETCHES: tl.constexpr,
+    HEADS: tl.constexpr, HAS_NORM: tl.constexpr, PDL: tl.constexpr, PREFETCHES: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
-    allow_next(EARLY)
-    if FETCHES:  # noqa: SIM102
+    launch_dependents(PDL)
+    if PREFETCHES:  # noqa: SIM102
         if token >= num_tokens:
             groups = tl.num_programs(1)
             extra = (tl.num_programs(0) - num_tokens) * groups
-            fetch_ahead(ahead, (tl.program_id(0) - num_tokens) * groups + tl.program_id(1), extra)
+            prefetch_share(prefetch, (tl.program_id(0) - num_tokens) * groups + tl.program_id(1), extra)
             return
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     half = tl.arange(0, BLOCK)
     inside = (head < num_all)[:, None] & (half < HALF)[None, :]
-    # Behind the queries lie keys and values in turn, NUM_KV_HEADS of each, as in the store.
+    # After the queries come NUM_KV_HEADS keys, then as many values, as in the store.
     behind = head - NUM_QUERIES
     is_query = behind < 0
     is_value = (behind >= 0) & ((behind // NUM_KV_HEADS) % 2 == 1)
-    # What does not depend on the product in front is read before it ends.
+    # Everything that does not depend on the previous product is read before it ends.
     slot = tl.load(slots + token)
     angles = table + tl.load(positions + token) * (2 * HALF) + half
     cos = tl.load(angles, mask=half < HALF, other=0.0).to(tl.float32)[None, :]
@@ -191,7 +199,7 @@ def _qkv(
         turned = inside & ((is_value == 0)[:, None])
         low_weight = tl.load(weights, mask=turned, other=0.0).to(tl.float32)
         high_weight = tl.load(weights + HALF, mask=turned, other=0.0).to(tl.float32)
-    wait_for_input(EARLY)
+    wait_for_input(PDL)
     if slot >= 0:
         source = parts + token * token_stride + place
         low = tl.load(source, mask=inside, other=0.0).to(tl.float32)

@@ -1,12 +1,11 @@
-"""The choice behind every judged position: argmax of scores / temperature + Gumbel noise, after the filters.
+"""The choice at every judged position: argmax of scores / temperature + Gumbel noise, after the filters.
 
-All rows and all chunks of the vocabulary at once: each program finds the best token of its chunk, a second
-small kernel the best of the chunks. Noise is computed where a kept score is read (`noise.py`) and a filter is
-a threshold (`filter.py`), so nothing of the size of the vocabulary is written and nothing is sorted. Bound by
-reading the scores once, with noise by its logarithms. Ties go to the lower token id; equal scores at top-p's
-edge are kept by token id, as a stable sort would.
-
-Scores that a request bends (penalties, grammars) are bent before; knows no requests and no trees.
+All rows and all chunks of the vocabulary are processed at once: each program finds the best token of its
+chunk, and a second small kernel the best of the chunks. Noise is computed where a kept score is read
+(`noise.py`) and a filter is a threshold (`filter.py`), so nothing of the size of the vocabulary is written
+and nothing is sorted. The speed is limited by reading the scores once, with noise by its logarithms. Ties go
+to the lower token id; equal scores at top-p's threshold are kept by token id, as a stable sort would.
+Penalties and grammars change the scores before this; this module knows no requests and no trees.
 """
 
 # Arguments of kernels are typed by their compiler.
@@ -20,55 +19,69 @@ import triton.language as tl
 from torch import Tensor
 
 from wager.nn.kernels.device import is_rows, key_value, order_key, power_of_two
-from wager.nn.kernels.filter import CHUNK, STEPS, Asked, Filters, new_limits, row_peak, search, settle
+from wager.nn.kernels.filter import (
+    CHUNK,
+    NUM_STEPS,
+    ActiveFilters,
+    SamplingRows,
+    narrow_bucket,
+    new_search,
+    row_peak,
+    search_thresholds,
+)
 from wager.nn.kernels.noise import scored
+from wager.nn.kernels.support import MAX_VOCAB
 from wager.nn.noise import NoiseSource
 
-MAX_VOCAB = 1 << 20
 
-
-class Chosen(NamedTuple):
-    """token_ids [rows] int64, and highest [rows] float32: the best plain score, NaN where any is NaN."""
+class SampledTokens(NamedTuple):
+    """token_ids [rows] int64, and highest [rows] float32: the best plain score, NaN if any score is NaN."""
 
     token_ids: Tensor
     highest: Tensor
 
 
-def choose(logits: Tensor, asked: Asked, filters: Filters | None = None, out: Chosen | None = None) -> Chosen:
-    """One token per row of logits [rows, vocab]; `filters` None: no row asks for any. `out`: where it goes.
+def sample_tokens(
+    logits: Tensor,
+    asked: SamplingRows,
+    filters: ActiveFilters | None = None,
+    out: SampledTokens | None = None,
+) -> SampledTokens:
+    """Returns one token per row of logits [rows, vocab]; `filters` is None if no row uses any; `out` is the
+    destination.
 
-    A row whose highest score is not finite is broken: its token is some word and means nothing.
+    A row whose highest score is not finite is broken: its token id is valid but has no meaning.
     """
     num_rows, vocab_size = logits.shape
-    assert logits.dtype in STEPS and is_rows(logits), f"scores in {logits.dtype}"
+    assert logits.dtype in NUM_STEPS and is_rows(logits), f"scores in {logits.dtype}"
     assert 0 < vocab_size <= MAX_VOCAB, f"{vocab_size} words"
     assert all(one.shape == (num_rows,) and one.is_contiguous() for one in asked), "one entry per row"
-    chosen = out or Chosen(
+    chosen = out or SampledTokens(
         torch.empty(num_rows, dtype=torch.int64, device=logits.device),
         torch.empty(num_rows, dtype=torch.float32, device=logits.device),
     )
     assert all(one.shape == (num_rows,) and one.is_contiguous() for one in chosen), "room for every row"
     if num_rows == 0:
         return chosen
-    filters = filters or Filters()
-    limits = new_limits(logits, filters)
+    filters = filters or ActiveFilters()
+    limits = new_search(logits, filters)
     if any(filters):
-        search(logits, asked, filters, limits)
+        search_thresholds(logits, asked, filters, limits)
     chunks = triton.cdiv(vocab_size, CHUNK)
     found = logits.new_empty((num_rows, chunks, 2), dtype=torch.float32)
     where = torch.empty((num_rows, chunks), dtype=torch.int32, device=logits.device)
-    steps = STEPS[logits.dtype]
+    steps = NUM_STEPS[logits.dtype]
     _pick[(num_rows, chunks)](
         logits, *asked, *limits, found, where, logits.stride(0), vocab_size, num_rows, chunks,
-        STEPS=steps, HAS_TOP_K=filters.top_k, HAS_TOP_P=filters.top_p, HAS_MIN_P=filters.min_p,
+        NUM_STEPS=steps, HAS_TOP_K=filters.top_k, HAS_TOP_P=filters.top_p, HAS_MIN_P=filters.min_p,
         CHUNKS=power_of_two(chunks), CHUNK=CHUNK, num_warps=8,
     )  # fmt: skip
     _best[(num_rows,)](found, where, *chosen, chunks, CHUNKS=power_of_two(chunks), num_warps=1)
     return chosen
 
 
-def choose_reference(logits: Tensor, asked: Asked) -> Chosen:
-    """The same in plain torch, one row after another."""
+def sample_tokens_reference(logits: Tensor, asked: SamplingRows) -> SampledTokens:
+    """Computes the same in plain torch, row by row."""
     noise = NoiseSource(logits.shape[1], capacity=0)
     tokens = []
     for index, row in enumerate(logits):
@@ -80,11 +93,11 @@ def choose_reference(logits: Tensor, asked: Asked) -> Chosen:
             scores = scores + noise.rows([key])[0].to(scores.device)
         tokens.append(int(scores.argmax()))
     highest = logits.max(dim=1).values.float() if len(logits) else logits.new_empty(0).float()
-    return Chosen(torch.tensor(tokens, dtype=torch.int64, device=logits.device), highest)
+    return SampledTokens(torch.tensor(tokens, dtype=torch.int64, device=logits.device), highest)
 
 
-def kept_scores(scores: Tensor, asked: Asked, index: int) -> Tensor:
-    """Scaled scores [vocab] of one row; -inf where its filters drop a token."""
+def kept_scores(scores: Tensor, asked: SamplingRows, index: int) -> Tensor:
+    """Returns scaled scores [vocab] of one row; -inf for tokens that its filters drop."""
     top_k, top_p, min_p = int(asked.top_k[index]), float(asked.top_p[index]), float(asked.min_p[index])
     if 0 < top_k < len(scores):
         scores = scores.masked_fill(scores < scores.topk(top_k).values[-1], -torch.inf)
@@ -104,7 +117,7 @@ def kept_scores(scores: Tensor, asked: Asked, index: int) -> Tensor:
 def _pick(
     logits, temperature, top_k, top_p, min_p, seeds, positions, settled, seen, groups, peaks, found, where,
     stride, vocab_size, num_rows, chunks,
-    STEPS: tl.constexpr, HAS_TOP_K: tl.constexpr, HAS_TOP_P: tl.constexpr, HAS_MIN_P: tl.constexpr,
+    NUM_STEPS: tl.constexpr, HAS_TOP_K: tl.constexpr, HAS_TOP_P: tl.constexpr, HAS_MIN_P: tl.constexpr,
     CHUNKS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -114,7 +127,7 @@ def _pick(
     heat = tl.load(temperature + row)
     kept = kept_tokens(
         x, inside, heat, top_k, top_p, min_p, settled, seen, groups, peaks, row, chunk, num_rows, chunks,
-        STEPS, HAS_TOP_K, HAS_TOP_P, HAS_MIN_P, CHUNKS,
+        NUM_STEPS, HAS_TOP_K, HAS_TOP_P, HAS_MIN_P, CHUNKS,
     )  # fmt: skip
     scores = tl.full((CHUNK,), float("-inf"), tl.float32)
     if tl.max(kept.to(tl.int32), axis=0) > 0:
@@ -125,24 +138,24 @@ def _pick(
     cell = row * chunks + chunk
     tl.store(found + cell * 2, best)
     tl.store(found + cell * 2 + 1, tl.where(broken, float("nan"), tl.max(x, axis=0)))
-    # A broken row's token means nothing, but a pass that runs ahead looks it up: it must be a word.
+    # A broken row's token has no meaning, but a prelaunched pass embeds it, so it must be a valid id.
     tl.store(where + cell, tl.minimum(chunk * CHUNK + place, vocab_size - 1))
 
 
 @triton.jit
 def kept_tokens(
     x, inside, heat, top_k, top_p, min_p, settled, seen, groups, peaks, row, chunk, num_rows, chunks,
-    STEPS: tl.constexpr, HAS_TOP_K: tl.constexpr, HAS_TOP_P: tl.constexpr, HAS_MIN_P: tl.constexpr,
+    NUM_STEPS: tl.constexpr, HAS_TOP_K: tl.constexpr, HAS_TOP_P: tl.constexpr, HAS_MIN_P: tl.constexpr,
     CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """Which tokens of a chunk with scores `x` a row's filters leave."""
+    """Returns which tokens of a chunk with scores `x` a row's filters keep."""
     kept = inside
     if HAS_TOP_K or HAS_TOP_P:
         edge, allowed, ties_before = _edge(
             heat, top_k, top_p, settled, seen, groups, peaks, row, chunk, num_rows, chunks,
-            STEPS, HAS_TOP_K, HAS_TOP_P, CHUNKS,
+            NUM_STEPS, HAS_TOP_K, HAS_TOP_P, CHUNKS,
         )  # fmt: skip
-        key = order_key(x).to(tl.int64) >> (32 - 4 * STEPS)
+        key = order_key(x).to(tl.int64) >> (32 - 4 * NUM_STEPS)
         tie = (key == edge) & inside
         rank = ties_before + tl.cumsum(tie.to(tl.int32), axis=0) - 1
         kept = inside & ((key > edge) | (tie & (rank < allowed)))
@@ -156,28 +169,30 @@ def kept_tokens(
 @triton.jit
 def _edge(
     heat, top_k, top_p, settled, seen, groups, peaks, row, chunk, num_rows, chunks,
-    STEPS: tl.constexpr, HAS_TOP_K: tl.constexpr, HAS_TOP_P: tl.constexpr, CHUNKS: tl.constexpr,
+    NUM_STEPS: tl.constexpr, HAS_TOP_K: tl.constexpr, HAS_TOP_P: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """The lowest bits that are kept, how many tokens with just those bits, and how many lie in chunks before
-    this one. Without a filter every token lies above the edge.
+    """Returns the lowest kept bits, the number of tokens with exactly these bits, and how many are in earlier
+    chunks.
+
+    Without a filter every token is above the threshold.
     """
     edge, allowed, ties_before = row * 0 - 1, heat * 0.0, chunk * 0
     if heat > 0.0:
         if HAS_TOP_K:  # noqa: SIM102
             if tl.load(top_k + row) > 0:
-                edge, _, _, _, _, _ = settle(
-                    settled, seen, groups, row, num_rows, chunks, STEPS - 1, False, CHUNKS
+                edge, _, _, _, _, _ = narrow_bucket(
+                    settled, seen, groups, row, num_rows, chunks, NUM_STEPS - 1, False, CHUNKS
                 )  # fmt: skip
                 allowed = heat * 0.0 + float("inf")
         if HAS_TOP_P:
             share = tl.load(top_p + row)
             if share < 1.0:
-                step = STEPS * 2 - 1 if HAS_TOP_K else STEPS - 1
-                edge, _, _, above, goal, _ = settle(
+                step = NUM_STEPS * 2 - 1 if HAS_TOP_K else NUM_STEPS - 1
+                edge, _, _, above, goal, _ = narrow_bucket(
                     settled, seen, groups, row, num_rows, chunks, step, True, CHUNKS
                 )  # fmt: skip
                 base, _ = row_peak(peaks, row, chunks, heat, CHUNKS)
-                score = key_value((edge << (32 - 4 * STEPS)).to(tl.uint32))
+                score = key_value((edge << (32 - 4 * NUM_STEPS)).to(tl.uint32))
                 weight = tl.exp(tl.div_rn(score, heat) - base)
                 # The i-th of equal scores stays while what is above it, i of its equals included, misses the
                 # goal.

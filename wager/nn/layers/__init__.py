@@ -1,5 +1,5 @@
-"""The pieces every network here is made of: projections, norms, attention, one decoder layer.
+"""The building blocks of every network: projections, norms, attention, one decoder layer.
 
-Each has a plain-torch path, which is the reference; kernels stand beside them. They know no model type and no
+Each has a plain-torch implementation, which is the reference for the kernels. They know no model type and no
 file format. May import levels 0-1, `wager.kvcache` and torch. Read `decoder_layer.py` first.
 """

@@ -1,11 +1,10 @@
-"""Attention of the rows of a pass over their cached context and themselves: the plain-torch reference path.
+"""Attention of the rows of a pass over their cached context and their own tokens, in plain torch.
 
-Places and masks are worked out once per pass and window (`plan_rows`) and reused by every layer (`attend`).
+Slots and masks are determined once per pass and window (`plan_rows`) and used by every layer (`attend`).
 Query heads that share a key head are folded into the query rows, so keys are read once and never repeated.
-Windows count positions, not slots: a tree node's window reaches as far back as it would if its path were
-plain text.
-
-Knows no weights. Used by the decoder; the block drafter plans its own rows and shares `attend_one`.
+Windows count positions, not slots: the window of a tree node reaches as far back as it would in plain text.
+This module knows no weights. The decoder uses it; the block drafter plans its own rows and shares
+`attend_one`.
 """
 
 from collections.abc import Sequence
@@ -28,12 +27,12 @@ class HeadShape(NamedTuple):
 
     @property
     def group(self) -> int:
-        """Query heads per key head."""
+        """Number of query heads per key head."""
         return self.num_heads // self.num_kv_heads
 
 
 class RowView(NamedTuple):
-    """What one row reads in every layer: its range in the pass, where its keys lie, its additive mask."""
+    """What one row reads in every layer: its range in the pass, the slots of its keys, its additive mask."""
 
     start: int
     stop: int
@@ -45,7 +44,7 @@ class RowView(NamedTuple):
 def plan_rows(
     batch: PassBatch, pool: KVPool, heads: HeadShape, windows: Sequence[int | None]
 ) -> list[list[RowView]]:
-    """For every layer, the views of all rows; layers of the same window share one list."""
+    """Returns for every layer the views of all rows; layers with the same window share one list."""
     by_window = {
         window: [_plan_row(batch, row, pool, heads, window) for row in batch.rows] for window in set(windows)
     }
@@ -55,7 +54,7 @@ def plan_rows(
 def _plan_row(batch: PassBatch, row: PassRow, pool: KVPool, heads: HeadShape, window: int | None) -> RowView:
     if window is not None and row.kv_len <= window:
         window = None
-    # Every query stands at or behind position context_len, so earlier keys than this are out of all windows.
+    # Every query has position context_len or more, so keys before this are outside all windows.
     first = 0 if window is None else max(0, row.context_len - window + 1)
     place = pool.span(row.pages, first, row.kv_len)
     if row.num_tokens == 1:
@@ -70,7 +69,9 @@ def _plan_row(batch: PassBatch, row: PassRow, pool: KVPool, heads: HeadShape, wi
 def _row_mask(
     positions: Tensor, row: PassRow, first: int, window: int | None, group: int, dtype: torch.dtype
 ) -> Tensor:
-    """[tokens * group, keys] scores to add: the context from `first` on, then the row's own tokens."""
+    """Returns an additive mask [tokens * group, keys]: the context from `first` on, then the row's own
+    tokens.
+    """
     count, device = row.num_tokens, positions.device
     if row.mask is None:
         own = torch.ones(count, count, dtype=torch.bool, device=device).tril_()
@@ -84,10 +85,10 @@ def _row_mask(
 
 
 def additive(visible: Tensor, group: int, dtype: torch.dtype) -> Tensor:
-    """A bool mask [tokens, keys] as scores to add, [tokens * group, keys].
+    """Converts a bool mask [tokens, keys] to an additive mask [tokens * group, keys].
 
-    NOTE: half the lowest finite number, not -inf: a whole tile of -inf turns into NaN in some attention
-    kernels, and the lowest number itself overflows when a score is added.
+    NOTE: The mask uses half the lowest finite number. With -inf, a fully masked tile becomes NaN in some
+    attention kernels, and the lowest number overflows when a score is added.
     """
     scores = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
     scores.masked_fill_(~visible, torch.finfo(dtype).min / 2)
@@ -95,7 +96,7 @@ def additive(visible: Tensor, group: int, dtype: torch.dtype) -> Tensor:
 
 
 def attend(queries: Tensor, pool: KVPool, layer: int, views: Sequence[RowView]) -> Tensor:
-    """Queries [tokens, heads, head_dim] of all rows over this layer's cache -> [tokens, heads * head_dim]."""
+    """Returns the attention of all rows' queries [tokens, heads, head_dim] as [tokens, heads * head_dim]."""
     if len(views) == 1:
         keys, values = pool.read(layer, views[0].place)
         return attend_one(queries, keys, values, views[0].mask, views[0].is_causal)
@@ -109,8 +110,9 @@ def attend(queries: Tensor, pool: KVPool, layer: int, views: Sequence[RowView]) 
 def attend_one(
     queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, is_causal: bool = False
 ) -> Tensor:
-    """One row: queries [q, heads, head_dim], keys and values [kv_heads, length, head_dim] -> [q, heads *
-    head_dim].
+    """Returns the attention of one row as [q, heads * head_dim].
+
+    Queries are [q, heads, head_dim]; keys and values are [kv_heads, length, head_dim].
     """
     count, num_heads, size = queries.shape
     num_kv_heads = keys.shape[0]
@@ -129,7 +131,9 @@ def attend_one(
 
 
 def _attend_causal(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """A whole prompt from its first token: no mask tensor, keys shared by expansion."""
+    """Computes a whole prompt from its first token: without a mask tensor, and with keys shared by
+    expansion.
+    """
     count, num_heads, size = queries.shape
     group = num_heads // keys.shape[0]
     unfolded = queries.unflatten(1, (keys.shape[0], group)).permute(1, 2, 0, 3)

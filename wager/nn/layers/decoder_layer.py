@@ -1,8 +1,9 @@
-"""One decoder layer at inference, in two halves around attention: `project` before it, `finish` after it.
+"""One decoder layer at inference, in two halves: `project` before attention and `finish` after it.
 
 Weights are fused (qkv in one product, gate and up in one) and residuals are added inside the products,
-because at one token the number of operations is the price. Attention itself belongs to the caller: a decoder
-reads its cache, a block drafter its context and its block. Knows no file format and no model type.
+because the time of one token depends on the number of operations. The caller computes attention: a decoder
+over its cache, a block drafter over its context and its block. This module knows no file format and no model
+type.
 """
 
 from typing import NamedTuple
@@ -17,19 +18,19 @@ from wager.nn.rope import Rotation, rotate
 
 
 class Linear(NamedTuple):
-    """A weight [out, in] and its bias, not yet laid out."""
+    """A weight [out, in] and its bias, before a layout is chosen."""
 
     weight: Tensor
     bias: Tensor | None = None
 
-    def laid_out(self, layout: Layout) -> Projection:
+    def in_layout(self, layout: Layout) -> Projection:
         shape = (self.weight.shape[0], self.weight.shape[1])
         return Projection(self.weight, self.bias, layout.of(shape))
 
 
 class LayerWeights(NamedTuple):
-    """The fused weights of a layer; `qk_norm` is [heads + kv_heads, head_dim], or None where there is no such
-    norm.
+    """The fused weights of a layer; `qk_norm` is [heads + kv_heads, head_dim], or None without such
+    a norm.
     """
 
     input_norm: Tensor
@@ -46,7 +47,7 @@ class LayerWeights(NamedTuple):
 
 
 class DecoderLayer:
-    """Norm, qkv, rotary | attention by the caller | output, norm, gated MLP."""
+    """Norm, qkv and rotary before the caller's attention; output projection, norm and gated MLP after it."""
 
     def __init__(self, weights: LayerWeights, heads: HeadShape, eps: float, layout: Layout) -> None:
         self.heads = heads
@@ -56,14 +57,14 @@ class DecoderLayer:
         self.input_norm = RmsNorm(weights.input_norm, eps)
         self.post_norm = RmsNorm(weights.post_norm, eps)
         self.qk_norm = None if weights.qk_norm is None else RmsNorm(weights.qk_norm, eps)
-        self.qkv = weights.qkv.laid_out(layout)
-        self.out = weights.out.laid_out(layout)
-        self.gate_up = weights.gate_up.laid_out(layout)
-        self.down = weights.down.laid_out(layout)
+        self.qkv = weights.qkv.in_layout(layout)
+        self.out = weights.out.in_layout(layout)
+        self.gate_up = weights.gate_up.in_layout(layout)
+        self.down = weights.down.in_layout(layout)
 
     def project(self, x: Tensor, rotation: Rotation) -> Tensor:
-        """[tokens, hidden] -> [tokens, heads + 2 * kv_heads, head_dim]: queries, keys, values, the first two
-        rotated.
+        """Returns rotated queries, rotated keys and values of [tokens, hidden]: [tokens, heads + 2 *
+        kv_heads, head_dim].
         """
         fused = self.qkv(self.input_norm(x)).view(x.shape[0], self._num_all, self.heads.head_dim)
         rotated = fused[:, : self._num_rotated]
@@ -72,7 +73,7 @@ class DecoderLayer:
         return fused
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
-        """The rest of the layer, given what attention returned."""
+        """Computes the rest of the layer from the result of attention."""
         x = self.out.add_to(x, attended)
         both = self.gate_up(self.post_norm(x))
         middle = F.silu(both[:, : self._middle]).mul_(both[:, self._middle :])

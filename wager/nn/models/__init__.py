@@ -1,7 +1,7 @@
 """One file per published model type; `decoder.py` is the network they share, `dflash.py` the block drafter.
 
-`load_target` turns a folder (config.json and safetensors) into a `Decoder`. A new model family is one file
-with a `read_spec` and one line in MODEL_TYPES. Read `decoder.py` first.
+`load_target` loads a folder (config.json and safetensors) as a `Decoder`. A new model family is one file with
+a `read_spec` and one line in MODEL_TYPES. Read `decoder.py` first.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,12 +11,13 @@ from typing import Any
 import torch
 
 from wager.errors import ModelError
-from wager.nn.kernels.narrow_layers import Narrowing, check_dtype
+from wager.nn.kernels.quant_layers import Quantisation, check_dtype
+from wager.nn.kernels.support import refusal
 from wager.nn.models import llama, mistral, qwen2, qwen3
 from wager.nn.models.decoder import Decoder, DecoderSpec
 from wager.nn.models.hf_config import pick_dtype
-from wager.nn.models.tensors import read_decoder, read_narrow_decoder
-from wager.nn.native.switch import Wish
+from wager.nn.models.tensors import read_decoder, read_quant_decoder
+from wager.nn.native.loader import PassOptions
 from wager.nn.weights import WeightReader, read_config
 
 MODEL_TYPES: dict[str, Callable[[Mapping[str, Any]], DecoderSpec]] = {
@@ -28,7 +29,9 @@ MODEL_TYPES: dict[str, Callable[[Mapping[str, Any]], DecoderSpec]] = {
 
 
 def read_spec(values: Mapping[str, Any]) -> DecoderSpec:
-    """The spec of a config of any supported type; raises ModelError naming the type or field that is not."""
+    """Returns the spec of a config of any supported type. Raises ModelError that names an unsupported type or
+    field.
+    """
     kind = values.get("model_type")
     if kind not in MODEL_TYPES:
         raise ModelError(f"config model_type {kind!r} is not supported; known: {', '.join(MODEL_TYPES)}")
@@ -40,20 +43,23 @@ def load_target(
     dtype: torch.dtype | str = "auto",
     device: torch.device | str = "cpu",
     layout: str = "auto",
-    wish: Wish | None = None,
+    options: PassOptions | None = None,
 ) -> Decoder:
-    """Load a target. `dtype` "auto" takes the config's (float32 on a CPU); `layout` is "auto" (probe) or one
-    of `linear.WAYS`; `wish` asks for native passes and narrower weights.
+    """Loads a target.
 
-    Raises ModelError when the folder, its config or a feature of it cannot be used, WeightsError naming a bad
-    tensor.
+    `dtype` "auto" is the dtype of the config, but float32 on a CPU. `layout` is "auto" (measure) or one of
+    `linear.LAYOUT_NAMES`. `options` select native passes, kernels and quantised weights. Raises ModelError if
+    the folder, its config or a feature cannot be used, and WeightsError that names a faulty tensor.
     """
     path = Path(folder)
     values = read_config(path)
     spec = read_spec(values)
     reader = WeightReader(path, pick_dtype(dtype, values, str(device)), device)
-    bits = wish.narrow_bits if wish is not None else None
+    bits = options.quant_bits if options is not None else None
     if bits is None:
-        return Decoder(spec, read_decoder(reader, spec), layout, wish)
+        return Decoder(spec, read_decoder(reader, spec), layout, options)
     check_dtype(reader.dtype)
-    return Decoder(spec, read_narrow_decoder(reader, spec, Narrowing(bits)), layout, wish)
+    reason = refusal(spec, reader.dtype, spec.vocab_size)
+    if reason:
+        raise ModelError(f"weights in {bits} bits need kernels: {reason}")
+    return Decoder(spec, read_quant_decoder(reader, spec, Quantisation(bits)), layout, options)

@@ -1,11 +1,12 @@
-"""The decoder-only network that all supported targets share, driven by a frozen `DecoderSpec`.
+"""The decoder-only network that all supported targets share, described by a frozen `DecoderSpec`.
 
-One pass packs prompt chunks, plain rows and trees together; K/V goes to the pool's slots, hidden features of
-chosen layers come out of the same pass. It does not know who asks, which tokens stand, or how to sample. The
-files beside it turn each model type's config into a spec; `target/` calls `forward` and `logits`, under
+One pass packs prompt chunks, plain rows and trees. It writes K/V to the slots of the pool and returns hidden
+features of selected layers. It does not know the requests, the accepted tokens or the sampling. The other
+files of this folder convert each model type's config to a spec; `target/` calls `forward` and `logits` in
 inference mode.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,17 +19,20 @@ from wager.errors import ModelError
 from wager.kvcache.pool import KVPool, PoolSpec
 from wager.nn import kernels
 from wager.nn.batch import PassBatch
-from wager.nn.kernels.narrow_layers import Narrowing, NarrowLayer, NarrowLinear
-from wager.nn.kernels.narrow_weights import NarrowWeight
+from wager.nn.kernels.quant_layers import Quantisation, QuantLayer, QuantLinear
+from wager.nn.kernels.quant_weights import QuantWeight
+from wager.nn.kernels.support import refusal
 from wager.nn.layers.attention import HeadShape, attend, plan_rows
 from wager.nn.layers.decoder_layer import DecoderLayer, LayerWeights
 from wager.nn.layers.linear import Layout, Projection, choose_layout
 from wager.nn.layers.norm import RmsNorm
+from wager.nn.native.loader import NativeLoader, PassOptions
 from wager.nn.native.networks import native_decoder
 from wager.nn.native.passes import NativeDecoder
-from wager.nn.native.switch import Switch, Wish
 from wager.nn.native.top import NativeTop
 from wager.nn.rope import RopeSpec, Rotary
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class DecoderSpec:
     tie_embeddings: bool = False
 
     def __post_init__(self) -> None:
-        """Raises ModelError when the numbers contradict each other."""
+        """Raises ModelError if the numbers contradict each other."""
         if self.num_heads % self.num_kv_heads:
             raise ModelError(
                 f"config num_key_value_heads = {self.num_kv_heads} does not divide "
@@ -71,14 +75,14 @@ class DecoderSpec:
 
     @property
     def num_weights(self) -> int:
-        """Those that a token is multiplied with: of all layers, and of the head."""
+        """Number of weights that a token is multiplied with: those of all layers and of the head."""
         heads = (2 * self.num_heads + 2 * self.num_kv_heads) * self.head_dim
         layer = self.hidden_size * (heads + 3 * self.intermediate_size)
         return self.num_layers * layer + self.vocab_size * self.hidden_size
 
 
 class DecoderWeights(NamedTuple):
-    """All tensors of a decoder; `head` is the embedding itself where they are tied."""
+    """All tensors of a decoder; `head` is the embedding if they are tied."""
 
     embedding: Tensor
     layers: Sequence[LayerWeights]
@@ -90,13 +94,13 @@ class DecoderWeights(NamedTuple):
         return self.head.nbytes + sum([matrix.nbytes for layer in self.layers for matrix in layer.matrices])
 
 
-class NarrowDecoder(NamedTuple):
-    """The same in few bits; the embedding is as wide as ever."""
+class QuantDecoder(NamedTuple):
+    """All tensors of a decoder with quantised matrices; the embedding keeps its full width."""
 
     embedding: Tensor
-    layers: Sequence[NarrowLayer]
+    layers: Sequence[QuantLayer]
     norm: Tensor
-    head: NarrowWeight
+    head: QuantWeight
 
     @property
     def num_bytes(self) -> int:
@@ -104,8 +108,8 @@ class NarrowDecoder(NamedTuple):
 
 
 class PassOutput(NamedTuple):
-    """`hidden` [tokens, hidden] after the final norm; `features` [tokens, layers asked for * hidden], or
-    None.
+    """`hidden` [tokens, hidden] after the final norm; `features` [tokens, feature layers * hidden],
+    or None.
     """
 
     hidden: Tensor
@@ -118,97 +122,107 @@ class Decoder:
     def __init__(
         self,
         spec: DecoderSpec,
-        weights: DecoderWeights | NarrowDecoder,
+        weights: DecoderWeights | QuantDecoder,
         layout: str = "auto",
-        wish: Wish | None = None,
+        options: PassOptions | None = None,
     ) -> None:
-        """Lay the weights out for this machine; `layout` is "auto" (probe) or a layout's name.
+        """Prepares the weights for this machine; `layout` is "auto" (measure) or the name of a layout.
 
-        `wish` asks for native passes and narrower weights; without one passes are plain torch's. Narrow
-        weights have no plain passes: `forward` is the kernels' alone then.
+        `options` select native passes and quantised weights; the default is plain torch. Only kernels can use
+        quantised weights; `forward` is not available then.
         """
         self.spec = spec
         self.dtype, self.device = weights.embedding.dtype, weights.embedding.device
         self.embedding = weights.embedding
         self.rotary = Rotary(spec.rope, self.dtype, self.device)
-        self.switch = Switch(wish or Wish(), layout, weights.embedding, weights.num_bytes)
+        self.native_loader = NativeLoader(
+            options or PassOptions(), layout, weights.embedding, weights.num_bytes
+        )
         self.layout: Layout | str = ""
         self.layers: list[DecoderLayer] = []
         self.head: Callable[[Tensor], Tensor]
         self._native: NativeDecoder | None = None
         self.top: NativeTop | None = None
-        """Picks the best of a row of scores, where passes are native."""
-        self._waiting: DecoderWeights | None = None
-        self.weights = weights if kernels.has_kernels(self.device) else None
-        """Where kernels may run the layers, all tensors as they were read; the layers here share them."""
-        if isinstance(weights, NarrowDecoder):
-            self._keep_narrow(weights)
+        """Selects the best tokens of each row of scores; None unless passes are native."""
+        self._unpacked: DecoderWeights | None = None
+        has_kernels = kernels.has_kernels(self.device)
+        self.kernel_refusal = refusal(spec, self.dtype, spec.vocab_size) if has_kernels else ""
+        """Why the device's kernels cannot run this network; empty if they can."""
+        if self.kernel_refusal:
+            log.warning("the target runs by plain torch: %s", self.kernel_refusal)
+        self.weights = weights if has_kernels and not self.kernel_refusal else None
+        """All tensors as they were read, if kernels may run the layers, else None; the layers here share
+        them.
+        """
+        if isinstance(weights, QuantDecoder):
+            self._use_quantised(weights)
             return
-        self._waiting = weights
-        if not self.quicken(wait=True):
+        self._unpacked = weights
+        if not self.try_native(wait=True):
             self._lay_out(weights, layout)
 
     def _lay_out(self, weights: DecoderWeights, request: str) -> None:
-        """The plain-torch layers."""
-        spec, layers = self.spec, [self.switch.plain_layer(layer) for layer in weights.layers]
-        head = self.switch.plain(weights.head)
+        """Creates the plain-torch layers."""
+        spec, layers = self.spec, [self.native_loader.plain_layer(layer) for layer in weights.layers]
+        head = self.native_loader.plain(weights.head)
         matrices = [matrix for layer in layers for matrix in layer.matrices]
         self.layout = layout = choose_layout([*matrices, head], request)
         self.layers = [DecoderLayer(layer, spec.heads, spec.eps, layout) for layer in layers]
         self.norm = RmsNorm(weights.norm, spec.eps)
         self.head = Projection(head, None, layout.of((head.shape[0], head.shape[1])))
 
-    def _keep_narrow(self, weights: NarrowDecoder) -> None:
-        from wager.nn.kernels.narrow_matrix import NarrowMatrix
+    def _use_quantised(self, weights: QuantDecoder) -> None:
+        from wager.nn.kernels.quant_linear import QuantKernelLinear
 
-        assert self.weights is not None, "narrow weights without kernels"
-        self.layout = str(Narrowing(weights.layers[0].qkv.weight.bits))
-        self.head = NarrowMatrix(NarrowLinear(weights.head))
+        assert self.weights is not None, "quantised weights without kernels"
+        self.layout = str(Quantisation(weights.layers[0].qkv.weight.bits))
+        self.head = QuantKernelLinear(QuantLinear(weights.head))
 
     @property
     def streamed_bytes(self) -> int | None:
-        """Bytes of weights that a pass by kernels reads; None where there are none."""
+        """Bytes of weights that a pass of the kernels reads; None without kernels."""
         return None if self.weights is None else self.weights.num_bytes
 
-    def quicken(self, *, wait: bool = False) -> bool:
-        """Change to native passes where they have become ready; True when that happened just now.
+    def try_native(self, *, wait: bool = False) -> bool:
+        """Changes to native passes if they are ready, and returns whether that happened now.
 
-        wait: until the weights are packed. Precondition: no text is under way, since the two ways round
-        differently.
+        `wait` waits for the packing of the weights. Precondition: no request is running, because native and
+        plain passes round differently.
         """
-        weights = self._waiting
+        weights = self._unpacked
         if weights is None:
             return False
-        spec, rotary, wish = self.spec, self.rotary, self.switch.wish
-        made = self.switch.pack(lambda found: native_decoder(found, spec, weights, rotary, wish), wait=wait)
-        if made is None:
-            self._waiting = weights if self.switch.may_come else None
+        spec, rotary, options = self.spec, self.rotary, self.native_loader.options
+        packed = self.native_loader.pack(
+            lambda found: native_decoder(found, spec, weights, rotary, options), wait=wait
+        )
+        if packed is None:
+            self._unpacked = weights if self.native_loader.may_become_ready else None
             return False
-        self._native, self.layout, self.top = made
-        self._waiting, self.layers, self.head = None, [], self._native.heads.exact
+        self._native, self.layout, self.top = packed
+        self._unpacked, self.layers, self.head = None, [], self._native.heads.exact
         return True
 
     def pool_spec(self, num_pages: int, page_size: int) -> PoolSpec:
-        """The pool this decoder writes to."""
+        """Returns the spec of the pool this decoder writes to."""
         spec = self.spec
         return PoolSpec(
             spec.num_layers, num_pages, page_size, spec.num_kv_heads, spec.head_dim, self.dtype, self.device
         )
 
     def embed(self, token_ids: Tensor) -> Tensor:
-        """[tokens] -> [tokens, hidden]."""
+        """Maps token ids [tokens] to embeddings [tokens, hidden]."""
         return F.embedding(token_ids, self.embedding)
 
     def forward(self, batch: PassBatch, pool: KVPool, feature_layers: Sequence[int] = ()) -> PassOutput:
-        """Run all layers over the batch and write its K/V to the pool.
+        """Runs all layers over the batch and writes its K/V to the pool.
 
-        `feature_layers` are 0-based; a feature is what that layer hands to the next, so for the last layer it
-        is the state before the final norm. Precondition: every row's pages cover its context and its own
-        tokens.
+        `feature_layers` are 0-based. A feature is the output of its layer; for the last layer it is the state
+        before the final norm. Precondition: the pages of every row cover its context and its own tokens.
         """
         if self._native is not None:
             return PassOutput(*self._native.forward(batch, pool, feature_layers))
-        assert self.layers, "narrow weights have no plain passes"
+        assert self.layers, "quantised weights have no plain passes"
         rotation = self.rotary.at(batch.positions)
         views = plan_rows(batch, pool, self.spec.heads, self.spec.windows)
         place = pool.place(batch.slots)
@@ -226,9 +240,9 @@ class Decoder:
         return PassOutput(self.norm(x), features)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Scores of every word for hidden states the caller has selected: [rows, hidden] -> [rows, vocab]."""
+        """Returns the scores [rows, vocab] of selected hidden states [rows, hidden]."""
         return self.head(hidden)
 
     def rough_logits(self, hidden: Tensor) -> Tensor:
-        """Scores that are good enough for guesses; they may come from a narrower head."""
+        """Returns scores that suffice for guesses; they may come from a quantised head."""
         return self.head(hidden) if self._native is None else self._native.heads.rough(hidden)

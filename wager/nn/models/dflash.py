@@ -1,13 +1,12 @@
-"""The DFlash block drafter at inference: context features in, hidden states of a whole block out (arXiv
-2602.06036).
+"""The DFlash block drafter at inference: context features in, hidden states of a whole block out.
 
-`ingest` turns the target's hidden features into keys and values of every layer, in the drafter's own pool at
-the target's slots; `forward` runs a block that sees its row's context and itself. Embedding and head are the
-target's: the caller embeds the block and scores the hidden states. `dflash_spec.py` reads the config,
-`dflash_net.py` is the same network as a trainable module. Called by `draft/`; does not know which guesses are
-used.
+`ingest` converts the target's hidden features to keys and values of every layer, in the drafter's own pool at
+the target's slots. `forward` runs a block that sees its row's context and itself. The embedding and the head
+are the target's: the caller embeds the block and scores the hidden states. `dflash_spec.py` reads the config;
+`dflash_net.py` is the same network as a trainable module. `draft/` calls this. Source: arXiv 2602.06036.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +19,9 @@ from wager.errors import ModelError
 from wager.kvcache.pool import KVPool, Place, PoolSpec
 from wager.nn import kernels
 from wager.nn.batch import BlockBatch, BlockRow
-from wager.nn.kernels.narrow_layers import Narrowing, NarrowLayer, NarrowLinear, check_dtype, stacked
-from wager.nn.kernels.narrow_weights import NarrowWeight
+from wager.nn.kernels.quant_layers import Quantisation, QuantLayer, QuantLinear, stacked
+from wager.nn.kernels.quant_weights import QuantWeight
+from wager.nn.kernels.support import block_refusal
 from wager.nn.layers.attention import additive, attend_one
 from wager.nn.layers.decoder_layer import DecoderLayer, LayerWeights, Linear
 from wager.nn.layers.linear import Layout, choose_layout
@@ -29,16 +29,18 @@ from wager.nn.layers.norm import RmsNorm
 from wager.nn.models.dflash_spec import DFlashSpec, read_spec
 from wager.nn.models.hf_config import pick_dtype
 from wager.nn.models.tensors import read_layer
+from wager.nn.native.loader import NativeLoader, PassOptions
 from wager.nn.native.networks import native_drafter
 from wager.nn.native.passes import NativeDFlash
-from wager.nn.native.switch import Switch, Wish
 from wager.nn.native.top import NativeTop
 from wager.nn.rope import Rotary, rotate
 from wager.nn.weights import WeightReader, read_config
 
+log = logging.getLogger(__name__)
+
 
 class DFlashWeights(NamedTuple):
-    """All tensors of a drafter, layers fused."""
+    """All tensors of a drafter, with fused layers."""
 
     fc: Tensor
     hidden_norm: Tensor
@@ -50,12 +52,12 @@ class DFlashWeights(NamedTuple):
         return self.fc.nbytes + sum([matrix.nbytes for layer in self.layers for matrix in layer.matrices])
 
 
-class NarrowDFlash(NamedTuple):
-    """The same in few bits."""
+class QuantDFlash(NamedTuple):
+    """All tensors of a drafter with quantised matrices."""
 
-    fc: NarrowWeight
+    fc: QuantWeight
     hidden_norm: Tensor
-    layers: Sequence[NarrowLayer]
+    layers: Sequence[QuantLayer]
     norm: Tensor
 
     @property
@@ -64,10 +66,10 @@ class NarrowDFlash(NamedTuple):
 
 
 class BlockView(NamedTuple):
-    """What one row reads in a layer: its range, its context, the additive mask over context and block.
+    """What one row reads in a layer: its range, its context, and the additive mask over context and block.
 
-    `write` is where the block's K/V lie behind the context for this pass; `place` then covers both. Without
-    it `place` is the context alone and the block is joined to a copy.
+    If `write` is set, the block's K/V are written to these slots for this pass and `place` covers context and
+    block. Otherwise `place` is the context alone, and the block is joined to a copy of it.
     """
 
     start: int
@@ -83,64 +85,73 @@ class DFlash:
     def __init__(
         self,
         spec: DFlashSpec,
-        weights: DFlashWeights | NarrowDFlash,
+        weights: DFlashWeights | QuantDFlash,
         layout: str = "auto",
-        wish: Wish | None = None,
+        options: PassOptions | None = None,
     ) -> None:
-        """Lay the weights out for this machine; `layout` and `wish` as for the decoder."""
+        """Prepares the weights for this machine; `layout` and `options` are those of `Decoder`."""
         self.spec = spec
         self.dtype, self.device = weights.norm.dtype, weights.norm.device
         self.rotary = Rotary(spec.rope, self.dtype, self.device)
-        self.switch = Switch(wish or Wish(), layout, weights.norm, weights.num_bytes)
+        self.native_loader = NativeLoader(options or PassOptions(), layout, weights.norm, weights.num_bytes)
         self.layout: Layout | str = ""
         self.layers: list[DecoderLayer] = []
         self._native: NativeDFlash | None = None
         self.top: NativeTop | None = None
-        self._waiting: DFlashWeights | None = None
-        self.weights = weights if kernels.has_kernels(self.device) else None
-        """As the decoder's: for kernels, where there are any."""
-        if isinstance(weights, NarrowDFlash):
-            assert self.weights is not None, "narrow weights without kernels"
-            self.layout = str(Narrowing(weights.fc.bits))
+        self._unpacked: DFlashWeights | None = None
+        has_kernels = kernels.has_kernels(self.device)
+        self.kernel_refusal = block_refusal(spec, self.dtype) if has_kernels else ""
+        """Why the device's kernels cannot run this drafter; empty if they can."""
+        if self.kernel_refusal:
+            log.warning("the block drafter runs by plain torch: %s", self.kernel_refusal)
+        self.weights = weights if has_kernels and not self.kernel_refusal else None
+        """All tensors as they were read, if kernels may run the drafter, else None."""
+        if isinstance(weights, QuantDFlash):
+            assert self.weights is not None, "quantised weights without kernels"
+            self.layout = str(Quantisation(weights.fc.bits))
             return
-        self._waiting = weights
-        if not self.quicken(wait=True):
+        self._unpacked = weights
+        if not self.try_native(wait=True):
             self._lay_out(weights, layout)
 
     def _lay_out(self, weights: DFlashWeights, request: str) -> None:
-        """The plain-torch layers."""
-        spec, layers = self.spec, [self.switch.plain_layer(layer) for layer in weights.layers]
-        context, fc = context_projection(spec, layers), self.switch.plain(weights.fc)
+        """Creates the plain-torch layers."""
+        spec, layers = self.spec, [self.native_loader.plain_layer(layer) for layer in weights.layers]
+        context, fc = context_projection(spec, layers), self.native_loader.plain(weights.fc)
         matrices = [matrix for layer in layers for matrix in layer.matrices]
         self.layout = layout = choose_layout([fc, context.weight, *matrices], request)
-        self.fc = Linear(fc).laid_out(layout)
-        self.context = context.laid_out(layout)
+        self.fc = Linear(fc).in_layout(layout)
+        self.context = context.in_layout(layout)
         self.hidden_norm = RmsNorm(weights.hidden_norm, spec.eps)
         self.key_norm = RmsNorm(key_norms(spec, layers), spec.eps)
         self.layers = [DecoderLayer(layer, spec.heads, spec.eps, layout) for layer in layers]
         self.norm = RmsNorm(weights.norm, spec.eps)
 
-    def quicken(self, *, wait: bool = False) -> bool:
-        """Change to native passes, as `Decoder.quicken`."""
-        weights = self._waiting
+    def try_native(self, *, wait: bool = False) -> bool:
+        """Changes to native passes if they are ready, as `Decoder.try_native` does."""
+        weights = self._unpacked
         if weights is None:
             return False
-        spec, rotary, wish = self.spec, self.rotary, self.switch.wish
-        made = self.switch.pack(lambda found: native_drafter(found, spec, weights, rotary, wish), wait=wait)
-        if made is None:
-            self._waiting = weights if self.switch.may_come else None
+        spec, rotary, options = self.spec, self.rotary, self.native_loader.options
+        packed = self.native_loader.pack(
+            lambda found: native_drafter(found, spec, weights, rotary, options), wait=wait
+        )
+        if packed is None:
+            self._unpacked = weights if self.native_loader.may_become_ready else None
             return False
-        self._native, self.layout, self.top = made
-        self._waiting, self.layers = None, []
+        self._native, self.layout, self.top = packed
+        self._unpacked, self.layers = None, []
         return True
 
     @property
     def has_plain_passes(self) -> bool:
-        """Whether `ingest` and `forward` can be called: narrow weights are for kernels alone."""
+        """Whether `ingest` and `forward` can be called; only kernels can use quantised weights."""
         return self._native is not None or bool(self.layers)
 
     def pool_spec(self, num_pages: int, page_size: int) -> PoolSpec:
-        """The pool this drafter's context lives in: as many pages as the target's."""
+        """Returns the spec of the pool for this drafter's context, with as many pages as the
+        target's pool.
+        """
         heads = self.spec.heads
         return PoolSpec(
             self.spec.num_layers,
@@ -153,10 +164,10 @@ class DFlash:
         )
 
     def ingest(self, features: Tensor, positions: Tensor, slots: Tensor | slice, pool: KVPool) -> None:
-        """Add context: features [tokens, layer ids * target hidden] of kept tokens, at their positions and
+        """Adds context: features [tokens, layer ids * target hidden] of kept tokens, with their positions and
         slots.
 
-        The keys and values of all layers come from one product over the same normed features.
+        The keys and values of all layers come from one product with the same normed features.
         """
         if self._native is not None:
             return self._native.ingest(features, positions, slots, pool)
@@ -170,7 +181,9 @@ class DFlash:
         pool.write_all(slots, fused)
 
     def forward(self, block: BlockBatch, pool: KVPool) -> Tensor:
-        """[block tokens, hidden] after the final norm, all rows in one pass. The context stays as it is."""
+        """Returns [block tokens, hidden] after the final norm, all rows in one pass. The context does not
+        change.
+        """
         if self._native is not None:
             return self._native.forward(block, pool)
         rotation = self.rotary.at(block.positions)
@@ -187,14 +200,16 @@ class DFlash:
 
     def _plan_row(self, block: BlockBatch, row: BlockRow, pool: KVPool, window: int | None) -> BlockView:
         length, stop = row.context_len, row.context_len + row.num_tokens
-        # The block begins at or behind position context_len: keys before this are out of every window.
+        # The block begins at position context_len or later, so keys before this are outside every window.
         first = 0 if window is None else min(length, max(0, length - window + 1))
         place = pool.span(row.pages, first, stop if row.spare else length)
         write = pool.span(row.pages, length, stop) if row.spare else None
         return BlockView(row.start, row.stop, place, write, self._mask(block, row, first, window))
 
     def _mask(self, block: BlockBatch, row: BlockRow, first: int, window: int | None) -> Tensor | None:
-        """Scores to add, or None where every block token sees the whole context and the whole block."""
+        """Returns an additive mask, or None if every block token sees the whole context and the
+        whole block.
+        """
         causal = window is not None and self.spec.block_causal_in_sliding
         if window is None or (row.context_len + row.num_tokens <= window and not causal):
             return None
@@ -222,29 +237,31 @@ class DFlash:
         return attend_one(own[:, :num_heads], keys, values, view.mask)
 
 
-def kernel_context(spec: DFlashSpec, weights: DFlashWeights | NarrowDFlash) -> Linear | NarrowLinear:
-    """`context_projection`, of either kind of weights."""
+def kernel_context(spec: DFlashSpec, weights: DFlashWeights | QuantDFlash) -> Linear | QuantLinear:
+    """Returns `context_projection` for plain or quantised weights."""
     if isinstance(weights, DFlashWeights):
         return context_projection(spec, weights.layers)
     return stacked([layer.qkv for layer in weights.layers], spec.heads.num_heads * spec.heads.head_dim)
 
 
 def context_projection(spec: DFlashSpec, layers: Sequence[LayerWeights]) -> Linear:
-    """The k and v projections of all layers, stacked: [layers * 2 * kv_heads * head_dim, hidden]."""
+    """Returns the k and v projections of all layers, stacked: [layers * 2 * kv_heads * head_dim, hidden]."""
     skip = spec.heads.num_heads * spec.heads.head_dim
     weight = torch.cat([layer.qkv.weight[skip:] for layer in layers])
     biases = [layer.qkv.bias[skip:] for layer in layers if layer.qkv.bias is not None]
     return Linear(weight, torch.cat(biases) if biases else None)
 
 
-def key_norms(spec: DFlashSpec, layers: Sequence[LayerWeights] | Sequence[NarrowLayer]) -> Tensor:
-    """[layers, kv_heads, head_dim]: each layer's key norm."""
+def key_norms(spec: DFlashSpec, layers: Sequence[LayerWeights] | Sequence[QuantLayer]) -> Tensor:
+    """Returns each layer's key norm: [layers, kv_heads, head_dim]."""
     norms = [layer.qk_norm[spec.heads.num_heads :] for layer in layers if layer.qk_norm is not None]
     return torch.stack(norms)
 
 
 def read_weights(reader: WeightReader, spec: DFlashSpec) -> DFlashWeights:
-    """The published tensors, layers fused; raises WeightsError naming the tensor that is missing or wrong."""
+    """Returns the published tensors with fused layers. Raises WeightsError that names a missing or faulty
+    tensor.
+    """
     hidden = spec.hidden_size
     weights = DFlashWeights(
         fc=reader.get("fc.weight", (hidden, spec.feature_size)),
@@ -256,13 +273,13 @@ def read_weights(reader: WeightReader, spec: DFlashSpec) -> DFlashWeights:
     return weights
 
 
-def read_narrow_weights(reader: WeightReader, spec: DFlashSpec, narrowing: Narrowing) -> NarrowDFlash:
-    """The same in few bits, each layer rounded before the next is read."""
+def read_quant_weights(reader: WeightReader, spec: DFlashSpec, quantisation: Quantisation) -> QuantDFlash:
+    """Returns the quantised tensors; each layer is rounded before the next one is read."""
     hidden, layers = spec.hidden_size, range(spec.num_layers)
-    weights = NarrowDFlash(
-        fc=narrowing.weight(reader.get("fc.weight", (hidden, spec.feature_size))),
+    weights = QuantDFlash(
+        fc=quantisation.weight(reader.get("fc.weight", (hidden, spec.feature_size))),
         hidden_norm=reader.get("hidden_norm.weight", (hidden,)),
-        layers=[narrowing.layer(read_layer(reader, f"layers.{index}.", spec)) for index in layers],
+        layers=[quantisation.layer(read_layer(reader, f"layers.{index}.", spec)) for index in layers],
         norm=reader.get("norm.weight", (hidden,)),
     )
     reader.leftovers()
@@ -274,27 +291,26 @@ def load_drafter(
     dtype: torch.dtype | str = "auto",
     device: torch.device | str = "cpu",
     layout: str = "auto",
-    wish: Wish | None = None,
+    options: PassOptions | None = None,
 ) -> DFlash:
-    """Load a drafter folder; raises ModelError or WeightsError as `load_target` does.
+    """Loads a drafter folder; raises ModelError or WeightsError as `load_target` does.
 
-    One whose blocks the kernels do not know keeps its weights wide.
+    The weights stay unquantised if the kernels do not support the drafter's blocks.
     """
     path = Path(folder)
     values = read_config(path)
     spec = read_spec(values)
     reader = WeightReader(path, pick_dtype(dtype, values, str(device)), device)
-    if wish is not None and wish.narrow_bits is not None and not spec.sees_whole_block:
-        wish = replace(wish, weights="auto", kernels=False)
-    bits = wish.narrow_bits if wish is not None else None
+    if options is not None and options.quant_bits is not None and block_refusal(spec, reader.dtype):
+        options = replace(options, weights="auto", kernels=False)
+    bits = options.quant_bits if options is not None else None
     if bits is None:
-        return DFlash(spec, read_weights(reader, spec), layout, wish)
-    check_dtype(reader.dtype)
-    return DFlash(spec, read_narrow_weights(reader, spec, Narrowing(bits)), layout, wish)
+        return DFlash(spec, read_weights(reader, spec), layout, options)
+    return DFlash(spec, read_quant_weights(reader, spec, Quantisation(bits)), layout, options)
 
 
 def check_pair(spec: DFlashSpec, hidden_size: int, num_layers: int, vocab_size: int) -> None:
-    """Raise ModelError when a drafter does not fit a target, whose embedding and head it borrows."""
+    """Raises ModelError if a drafter does not fit a target, whose embedding and head it uses."""
     if spec.hidden_size != hidden_size:
         raise ModelError(f"drafter hidden_size = {spec.hidden_size}, but the target has {hidden_size}")
     if spec.num_target_layers is not None and spec.num_target_layers != num_layers:
@@ -307,4 +323,5 @@ def check_pair(spec: DFlashSpec, hidden_size: int, num_layers: int, vocab_size: 
             f"the target's {num_layers} layers"
         )
     if spec.mask_token_id >= vocab_size:
-        raise ModelError(f"drafter mask_token_id = {spec.mask_token_id} is beyond {vocab_size} words")
+        mask = spec.mask_token_id
+        raise ModelError(f"drafter mask_token_id = {mask} is outside the target's {vocab_size} token ids")

@@ -1,24 +1,19 @@
-"""The DFlash network as a trainable module, whose state_dict names are the published ones.
+"""The DFlash network as a trainable module, whose state_dict has the published names.
 
-Plain and differentiable: batched context and block, masks as arguments, nothing cached and nothing fused.
-Training uses it to learn, `to_inference` turns it into the fused drafter. Knows no optimiser and no data.
+It is plain and differentiable: batched context and block, masks as arguments, no cache and no fused weights.
+`wager/train` trains it and writes its state_dict, which `dflash.py` loads. It knows no optimiser and no data.
 """
-
-from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from wager.nn.layers.decoder_layer import LayerWeights, Linear
-from wager.nn.models.dflash import DFlash, DFlashWeights
 from wager.nn.models.dflash_spec import DFlashSpec
-from wager.nn.models.tensors import join_qk_norm
 from wager.nn.rope import Rotary, Rotation
 
 
 class Norm(nn.Module):
-    """RMS norm with the weight under its published name."""
+    """RMS norm whose weight has the published name."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -30,7 +25,9 @@ class Norm(nn.Module):
 
 
 class BlockAttention(nn.Module):
-    """Queries from the block; keys and values from context and block through the same projections."""
+    """Attention with queries from the block, and keys and values from context and block by the same
+    projections.
+    """
 
     def __init__(self, spec: DFlashSpec) -> None:
         super().__init__()
@@ -43,27 +40,27 @@ class BlockAttention(nn.Module):
         self.q_norm = Norm(size, spec.eps)
         self.k_norm = Norm(size, spec.eps)
 
-    def forward(self, block: Tensor, context: Tensor, turn: Rotation, mask: Tensor | None) -> Tensor:
-        """block [B, Q, H] (normed), context [B, C, H]; `turn` covers context then block; mask [B, 1, Q, C +
-        Q].
+    def forward(self, block: Tensor, context: Tensor, rotation: Rotation, mask: Tensor | None) -> Tensor:
+        """Takes block [B, Q, H] (normed), context [B, C, H], the rotation of both, and mask [B, 1,
+        Q, C + Q].
         """
         both = torch.cat((context, block), dim=1)
         start = context.shape[1]
         queries = self.q_norm(self._split(self.q_proj(block)))
         keys = self.k_norm(self._split(self.k_proj(both)))
-        queries = _rotate_batch(queries, Rotation(turn.cos[:, :, start:], turn.sin[:, :, start:]))
-        keys = _rotate_batch(keys, turn)
+        queries = _rotate_batch(queries, Rotation(rotation.cos[:, :, start:], rotation.sin[:, :, start:]))
+        keys = _rotate_batch(keys, rotation)
         values = self._split(self.v_proj(both))
         out = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, enable_gqa=True)
         return self.o_proj(out.transpose(1, 2).flatten(2))
 
     def _split(self, x: Tensor) -> Tensor:
-        """[B, T, heads * head_dim] -> [B, heads, T, head_dim]."""
+        """Reshapes [B, T, heads * head_dim] to [B, heads, T, head_dim]."""
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
 
 class GatedMlp(nn.Module):
-    """silu(gate) * up, then down."""
+    """Computes down(silu(gate) * up)."""
 
     def __init__(self, spec: DFlashSpec) -> None:
         super().__init__()
@@ -85,15 +82,13 @@ class DFlashLayer(nn.Module):
         self.input_layernorm = Norm(spec.hidden_size, spec.eps)
         self.post_attention_layernorm = Norm(spec.hidden_size, spec.eps)
 
-    def forward(self, x: Tensor, context: Tensor, turn: Rotation, mask: Tensor | None) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), context, turn, mask)
+    def forward(self, x: Tensor, context: Tensor, rotation: Rotation, mask: Tensor | None) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), context, rotation, mask)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
 class DFlashNet(nn.Module):
-    """The drafter for training: `forward` takes embeddings and raw target features, returns normed hidden
-    states.
-    """
+    """The drafter for training: takes embeddings and raw target features, returns normed hidden states."""
 
     def __init__(self, spec: DFlashSpec) -> None:
         super().__init__()
@@ -111,62 +106,29 @@ class DFlashNet(nn.Module):
         mask: Tensor | None = None,
         sliding_mask: Tensor | None = None,
     ) -> Tensor:
-        """[B, Q, hidden] from embeddings [B, Q, hidden] and features [B, C, feature_size].
+        """Returns [B, Q, hidden] from embeddings [B, Q, hidden] and features [B, C, feature_size].
 
         `positions` [B, C + Q] are those of the context, then of the block tokens. Masks are bool,
-        broadcastable to [B, 1, Q, C + Q], True where a query sees a key; None sees all. `sliding_mask` is for
-        layers with a window and defaults to `mask`. Many anchors train at once by laying their blocks behind
-        one another and masking.
+        broadcastable to [B, 1, Q, C + Q], and True where a query sees a key; None sees everything.
+        `sliding_mask` is for layers with a window and defaults to `mask`. Many anchors train at once if their
+        blocks are concatenated and masked.
         """
         context = self.hidden_norm(self.fc(features))
-        turn = _rotation_batch(self.spec, positions, embeddings.dtype)
+        rotation = _rotation_batch(self.spec, positions, embeddings.dtype)
         x = embeddings
         for layer, window in zip(self.layers, self.spec.windows, strict=True):
             windowed = window is not None and sliding_mask is not None
-            x = layer(x, context, turn, sliding_mask if windowed else mask)
+            x = layer(x, context, rotation, sliding_mask if windowed else mask)
         return self.norm(x)
-
-    @torch.no_grad()
-    def to_inference(self, layout: str = "auto") -> DFlash:
-        """The fused drafter with copies of this module's weights."""
-        layers = [_fuse(cast(DFlashLayer, layer), self.spec) for layer in self.layers]
-        weights = DFlashWeights(
-            _copy(self.fc.weight), _copy(self.hidden_norm.weight), layers, _copy(self.norm.weight)
-        )
-        return DFlash(self.spec, weights, layout)
 
 
 def _rotation_batch(spec: DFlashSpec, positions: Tensor, dtype: torch.dtype) -> Rotation:
-    """Cosines and sines [B, 1, T, head_dim]."""
+    """Returns cosines and sines [B, 1, T, head_dim]."""
     flat = Rotary(spec.rope, dtype, positions.device).compute(positions.flatten())
     shape = (*positions.shape, spec.head_dim)
     return Rotation(flat.cos.view(shape).unsqueeze(1), flat.sin.view(shape).unsqueeze(1))
 
 
-def _rotate_batch(x: Tensor, turn: Rotation) -> Tensor:
-    """Rotate [B, heads, T, head_dim]."""
-    return x * turn.cos + x.roll(x.shape[-1] // 2, -1) * turn.sin
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone()
-
-
-def _fuse(layer: DFlashLayer, spec: DFlashSpec) -> LayerWeights:
-    attention, mlp = layer.self_attn, layer.mlp
-    queries, keys = _copy(attention.q_norm.weight), _copy(attention.k_norm.weight)
-    return LayerWeights(
-        input_norm=_copy(layer.input_layernorm.weight),
-        qkv=_join(attention.q_proj, attention.k_proj, attention.v_proj),
-        qk_norm=join_qk_norm(queries, keys, spec.num_heads, spec.num_kv_heads),
-        out=_join(attention.o_proj),
-        post_norm=_copy(layer.post_attention_layernorm.weight),
-        gate_up=_join(mlp.gate_proj, mlp.up_proj),
-        down=_join(mlp.down_proj),
-    )
-
-
-def _join(*parts: nn.Linear) -> Linear:
-    weight = torch.cat([part.weight.detach() for part in parts])
-    biases = [part.bias.detach() for part in parts if part.bias is not None]
-    return Linear(weight, torch.cat(biases) if biases else None)
+def _rotate_batch(x: Tensor, rotation: Rotation) -> Tensor:
+    """Rotates [B, heads, T, head_dim]."""
+    return x * rotation.cos + x.roll(x.shape[-1] // 2, -1) * rotation.sin

@@ -1,8 +1,7 @@
-"""A DFlash drafter's config.json as a frozen record, with every effective value in it.
+"""A DFlash drafter's config.json as a frozen record with every effective value.
 
 A missing list of target layers is derived by the published rule, with a warning; a missing mask token or
-block size is refused. Knows no tensors. Read by `dflash.py`, `dflash_net.py`, the converter and `wager
-doctor`.
+block size is refused. This module knows no tensors. `dflash.py`, `dflash_net.py` and `wager doctor` use it.
 """
 
 import logging
@@ -22,9 +21,9 @@ _log = logging.getLogger(__name__)
 class DFlashSpec:
     """The shape of a block drafter.
 
-    `feature_size` is the width of what `ingest` takes: len(target_layer_ids) * hidden_size.
+    `feature_size` is the input width of `ingest`: len(target_layer_ids) * hidden_size.
     `block_causal_in_sliding` says whether sliding layers are causal inside the block; trainers differ, so it
-    is recorded with the drafter. `layer_ids_derived` tells that the config did not list them.
+    is stored with the drafter. `layer_ids_derived` says that the config did not list the layers.
     """
 
     hidden_size: int
@@ -56,11 +55,6 @@ class DFlashSpec:
         return len(self.target_layer_ids) * self.hidden_size
 
     @property
-    def sees_whole_block(self) -> bool:
-        """Whether every token of a block sees all others in every layer."""
-        return not self.block_causal_in_sliding or all(window is None for window in self.windows)
-
-    @property
     def qkv_bias(self) -> bool:
         return self.attention_bias
 
@@ -70,7 +64,7 @@ class DFlashSpec:
 
 
 def derive_layer_ids(num_layers: int, num_target_layers: int) -> tuple[int, ...]:
-    """The published rule: evenly from layer 1 to three before the end; the middle one for a single draft
+    """Returns layers spread evenly from layer 1 to the third last, or the middle one for a single draft
     layer.
     """
     if num_layers == 1:
@@ -80,14 +74,14 @@ def derive_layer_ids(num_layers: int, num_target_layers: int) -> tuple[int, ...]
 
 
 def read_spec(values: Mapping[str, Any]) -> DFlashSpec:
-    """The spec of a drafter's config; raises ModelError naming a field that is missing or not supported."""
+    """Returns the spec of a drafter's config. Raises ModelError that names a missing or unsupported field."""
     config = HFConfig(values)
     config.require_silu()
     config.refuse("num_experts", "quantization_config")
     num_layers, num_heads = config.count("num_hidden_layers"), config.count("num_attention_heads")
     hidden_size = config.count("hidden_size")
     head_dim = config.count("head_dim", hidden_size // num_heads)
-    # Guessing it would only show as poor drafts far into a text.
+    # A wrong theta would only show as poor drafts late in a text.
     if not has_theta(values):
         raise ModelError("config field rope_theta is missing")
     own = values.get("dflash_config") or {}
@@ -114,7 +108,7 @@ def read_spec(values: Mapping[str, Any]) -> DFlashSpec:
 
 
 def _windows(config: HFConfig, num_layers: int) -> tuple[int | None, ...]:
-    """Windows by `layer_types`; without that list every layer sees the whole context."""
+    """Returns windows by `layer_types`; without that list every layer sees the whole context."""
     has_window = config.values.get("sliding_window") is not None
     window = config.count("sliding_window") if has_window else None
     return config.layer_windows(num_layers, window) or (None,) * num_layers

@@ -1,6 +1,6 @@
-"""Reading a published config.json: typed fields, and refusals that name the field.
+"""Reads a published config.json: typed fields, and errors that name the field.
 
-Shared by the model files of this folder. It knows the spelling of configs, not what any model does with the
+The model files of this folder share it. It knows the spelling of configs, not what a model does with the
 values.
 """
 
@@ -20,13 +20,15 @@ _DTYPES = {
 
 
 class HFConfig:
-    """A config.json's values."""
+    """The values of a config.json."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values = values
 
     def count(self, name: str, default: int | None = None) -> int:
-        """A positive integer; ModelError when absent without default, or anything else."""
+        """Returns a positive integer. Raises ModelError if it is missing without a default, or
+        anything else.
+        """
         value = self.values.get(name)
         value = default if value is None else value
         if value is None:
@@ -46,7 +48,7 @@ class HFConfig:
         return default if value is None else bool(value)
 
     def refuse(self, *names: str) -> None:
-        """Raise ModelError if a feature that is not supported is switched on."""
+        """Raises ModelError if an unsupported feature is switched on."""
         for name in names:
             if self.values.get(name):
                 raise ModelError(f"config field {name} = {self.values[name]!r} is not supported")
@@ -57,7 +59,7 @@ class HFConfig:
             raise ModelError(f"config field hidden_act = {name!r} is not supported; only silu")
 
     def layer_windows(self, num_layers: int, window: int | None) -> tuple[int | None, ...] | None:
-        """Windows from `layer_types`, or None where the config has no such list."""
+        """Returns windows from `layer_types`, or None if the config has no such list."""
         kinds = self.values.get("layer_types")
         if kinds is None:
             return None
@@ -72,24 +74,24 @@ class HFConfig:
 
 
 class DtypeChoice(NamedTuple):
-    """The name of a dtype to load in, and why this one."""
+    """The name of a dtype, and the reason for the choice."""
 
     name: str
     reason: str
 
 
 def choose_dtype(asked: str, values: Mapping[str, Any], device: str) -> DtypeChoice:
-    """What "auto" means: the config's dtype, but float32 on a CPU, where 16-bit products are slower."""
+    """Resolves "auto": the dtype of the config, but float32 on a CPU, where 16-bit products are slower."""
     if asked != "auto":
         return DtypeChoice(asked, "asked for")
     stated = str(values.get("dtype") or values.get("torch_dtype") or "float32").removeprefix("torch.")
     if device.startswith("cpu") and stated in ("bfloat16", "float16"):
-        return DtypeChoice("float32", f"quicker on a CPU than the {stated} of config.json")
+        return DtypeChoice("float32", f"faster on a CPU than {stated} of config.json")
     return DtypeChoice(stated, "config.json")
 
 
 def pick_dtype(asked: torch.dtype | str, values: Mapping[str, Any], device: str = "") -> torch.dtype:
-    """The dtype to load in. Raises ModelError where it is not a supported one."""
+    """Returns the dtype to load. Raises ModelError if it is not supported."""
     if isinstance(asked, torch.dtype):
         return asked
     name = choose_dtype(asked, values, device).name.removeprefix("torch.")

@@ -1,7 +1,7 @@
-"""Where a decoder's tensors are found in its files, and how they are joined into the fused weights.
+"""The names of a decoder's tensors in its files, and how they are joined into the fused weights.
 
-The supported model types publish the same names, the drafter the same layers without the `model.` prefix;
-which norms and biases exist is the spec's to say. Knows the names, not the arithmetic.
+The supported model types publish the same names, and the drafter has the same layers without the `model.`
+prefix; the spec determines which norms and biases exist. This module knows the names, not the arithmetic.
 """
 
 from collections.abc import Iterator
@@ -9,27 +9,27 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from wager.nn.kernels.narrow_layers import Narrowing
+from wager.nn.kernels.quant_layers import Quantisation
 from wager.nn.layers.decoder_layer import LayerWeights, Linear
-from wager.nn.models.decoder import DecoderSpec, DecoderWeights, NarrowDecoder
+from wager.nn.models.decoder import DecoderSpec, DecoderWeights, QuantDecoder
 from wager.nn.models.dflash_spec import DFlashSpec
 from wager.nn.weights import WeightReader
 
 
 def read_decoder(reader: WeightReader, spec: DecoderSpec) -> DecoderWeights:
-    """All tensors of a decoder; raises WeightsError naming the first one that is missing or wrong."""
+    """Returns all tensors of a decoder. Raises WeightsError that names the first missing or faulty one."""
     embedding, layers = _embedding(reader, spec), list(_layers(reader, spec))
     norm, head = _norm(reader, spec), _head(reader, spec, embedding)
     reader.leftovers()
     return DecoderWeights(embedding, layers, norm, head)
 
 
-def read_narrow_decoder(reader: WeightReader, spec: DecoderSpec, narrowing: Narrowing) -> NarrowDecoder:
-    """The same in few bits, each layer rounded before the next is read."""
-    embedding, layers = _embedding(reader, spec), [narrowing.layer(one) for one in _layers(reader, spec)]
-    norm, head = _norm(reader, spec), narrowing.head(_head(reader, spec, embedding))
+def read_quant_decoder(reader: WeightReader, spec: DecoderSpec, quantisation: Quantisation) -> QuantDecoder:
+    """Returns all tensors with quantised matrices; each layer is rounded before the next one is read."""
+    embedding, layers = _embedding(reader, spec), [quantisation.layer(one) for one in _layers(reader, spec)]
+    norm, head = _norm(reader, spec), quantisation.head(_head(reader, spec, embedding))
     reader.leftovers()
-    return NarrowDecoder(embedding, layers, norm, head)
+    return QuantDecoder(embedding, layers, norm, head)
 
 
 def _embedding(reader: WeightReader, spec: DecoderSpec) -> Tensor:
@@ -52,7 +52,7 @@ def _head(reader: WeightReader, spec: DecoderSpec, embedding: Tensor) -> Tensor:
 
 
 def read_layer(reader: WeightReader, prefix: str, spec: DecoderSpec | DFlashSpec) -> LayerWeights:
-    """One layer, q, k, v and gate, up joined."""
+    """Returns one layer with q, k, v joined and gate, up joined."""
     hidden, middle = spec.hidden_size, spec.intermediate_size
     q_size, kv_size = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
     attention, mlp = prefix + "self_attn.", prefix + "mlp."
@@ -80,12 +80,12 @@ def _join(reader: WeightReader, prefix: str, sizes: dict[str, int], inner: int, 
 
 
 def _qk_norm(reader: WeightReader, prefix: str, spec: DecoderSpec | DFlashSpec) -> Tensor:
-    """[heads + kv_heads, head_dim], so that queries and keys are normed in one go."""
+    """Returns [heads + kv_heads, head_dim], so that queries and keys are normed together."""
     queries = reader.get(prefix + "q_norm.weight", (spec.head_dim,))
     keys = reader.get(prefix + "k_norm.weight", (spec.head_dim,))
     return join_qk_norm(queries, keys, spec.num_heads, spec.num_kv_heads)
 
 
 def join_qk_norm(queries: Tensor, keys: Tensor, num_heads: int, num_kv_heads: int) -> Tensor:
-    """One weight row per head: the query norm for query heads, the key norm for key heads."""
+    """Returns one weight row per head: the query norm for query heads, the key norm for key heads."""
     return torch.cat((queries.expand(num_heads, -1), keys.expand(num_kv_heads, -1)))

@@ -1,9 +1,9 @@
-"""Compile the native library with this machine's own compiler, once, into the user's cache.
+"""Compiles the native library with the compiler of this machine, once, into the user's cache.
 
-Nobody waits for it: `start` runs this very file in a process of its own, which puts the finished file in
-place atomically, so that it also serves later processes when this one ends first. A file is named after what
-it was made from (sources, compiler, processor) and believed only with its checksum. Knows no torch; used by
-library.py.
+No request waits for it: `start` runs this file in a process of its own, which puts the finished file in place
+atomically. So the file serves later processes if this process ends first. The name of a file depends on what
+it was made from (sources, compiler, processor), and a checksum verifies it. This module knows no torch;
+library.py uses it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 SOURCE = Path(__file__).parent / "source"
 MAIN = "passes.cpp"
-# NOTE: no -ffast-math and no contraction: results must not depend on how a loop was compiled.
+# NOTE: no -ffast-math and no contraction, because results must not depend on how a loop was compiled.
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=off", "-fPIC", "-shared")
 _TIMEOUT_S = 300
 _FAILURE_LASTS_S = 24 * 3600
@@ -34,7 +34,7 @@ _COMPILERS = ("c++", "g++", "clang++")
 
 
 class Built(NamedTuple):
-    """The library's file where it is ready; else why it is not."""
+    """The file of the library if it is ready, else None with the reason."""
 
     path: Path | None
     reason: str
@@ -42,7 +42,7 @@ class Built(NamedTuple):
 
 @cache
 def compiler() -> tuple[str, ...] | None:
-    """The command of the C++ compiler: $CXX, else the first one on the path."""
+    """Returns the command of the C++ compiler: $CXX, else the first one on the path."""
     asked = shlex.split(os.environ.get("CXX", ""))
     for words in ([asked] if asked else []) + [[name] for name in _COMPILERS]:
         found = shutil.which(words[0])
@@ -52,13 +52,13 @@ def compiler() -> tuple[str, ...] | None:
 
 
 def cache_folder() -> Path:
-    """Where finished libraries are kept."""
+    """Returns the folder of finished libraries."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "wager" / "native"
 
 
 def find() -> Built:
-    """The library for this machine, if it has been built and is whole."""
+    """Returns the library of this machine if it has been built and its checksum is correct."""
     command = compiler()
     if command is None:
         return Built(None, "no C++ compiler was found")
@@ -69,10 +69,10 @@ def find() -> Built:
 
 
 class Builder:
-    """A build in a process group of its own, which can be held up for a moment.
+    """A build in a process group of its own, which can be paused for a moment.
 
-    Priorities alone do not do: a thread of a parallel region that has to win its core back from the compiler
-    makes all the others wait for it.
+    A low priority is not enough: when the compiler occupies the core of one thread of a parallel region, all
+    the other threads wait for it.
     """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
@@ -84,21 +84,21 @@ class Builder:
         return self._process.poll() is not None
 
     def wait(self) -> None:
-        self._go_on()
+        self._resume()
         self._process.wait()
 
-    def hold(self, seconds: float) -> None:
-        """Stand still for so long, from now on."""
+    def pause_build(self, seconds: float) -> None:
+        """Pauses the build for this time, starting now."""
         if self._timer is not None:
             self._timer.cancel()
         if self._signal("SIGSTOP"):
-            self._timer = threading.Timer(seconds, self._go_on)
+            self._timer = threading.Timer(seconds, self._resume)
             self._timer.daemon = True
             self._timer.start()
-            atexit.register(self._go_on)  # it outlives this process, and must not stand still for good
+            atexit.register(self._resume)  # the build outlives this process, and must not stay paused
 
-    def _go_on(self) -> None:
-        atexit.unregister(self._go_on)
+    def _resume(self) -> None:
+        atexit.unregister(self._resume)
         self._signal("SIGCONT")
 
     def _signal(self, name: str) -> bool:
@@ -113,7 +113,7 @@ class Builder:
 
 
 def start() -> Builder | None:
-    """Build in the background; None where there is no compiler or an earlier build failed."""
+    """Starts a build in the background; returns None if there is no compiler or an earlier build failed."""
     command = compiler()
     if command is None or _failure(_path(command)):
         return None
@@ -133,7 +133,7 @@ def start() -> Builder | None:
 
 
 def build() -> Built:
-    """Compile now and put the file in its place; what went wrong is kept beside it for a day."""
+    """Compiles now and puts the file in place; the message of a failure is stored beside it for a day."""
     command = compiler()
     if command is None:
         return Built(None, "no C++ compiler was found")
@@ -171,7 +171,7 @@ def _beside(path: Path, suffix: str) -> Path:
 
 @cache
 def _key(command: tuple[str, ...]) -> str:
-    """What a library was made from and for, in sixteen letters."""
+    """Returns a hash of everything that a library depends on, as sixteen letters."""
     digest = hashlib.sha256()
     for source in sorted(SOURCE.iterdir()):
         digest.update(source.name.encode() + source.read_bytes())
@@ -187,7 +187,7 @@ def _version(command: tuple[str, ...]) -> str:
 
 
 def _processor() -> str:
-    """What -march=native would look at: a home folder may be shared by different machines."""
+    """Returns what -march=native depends on, because different machines may share a home folder."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0].splitlines()
         wanted = ("model name", "flags", "Features", "CPU part")
@@ -208,7 +208,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _failure(path: Path) -> str:
-    """Why the last build failed, in one line; empty where none did, or long ago."""
+    """Returns why the last build failed, in one line; empty if none failed recently."""
     note = _beside(path, ".failed")
     try:
         if time.time() - note.stat().st_mtime > _FAILURE_LASTS_S:
@@ -220,8 +220,8 @@ def _failure(path: Path) -> str:
     return f"the compiler failed: {errors[0].strip()[:200]}"
 
 
-def _step_back() -> None:
-    """Let everybody else run first: the compiler takes what is left over."""
+def _lower_priority() -> None:
+    """Gives all other processes priority over the compiler."""
     if hasattr(os, "SCHED_IDLE"):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     elif hasattr(os, "nice"):
@@ -229,5 +229,5 @@ def _step_back() -> None:
 
 
 if __name__ == "__main__":
-    _step_back()
+    _lower_priority()
     build()

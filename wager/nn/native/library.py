@@ -1,8 +1,8 @@
-"""The compiled library as Python sees it: its records, its calls, and the threads it is handed.
+"""The Python side of the compiled library: its records, its calls and its threads.
 
-The records mirror source/passes.h field by field. One library serves the whole process; `library` gives it
-out, or starts its building and says why there is none yet. Knows neither models nor batches; used by pack.py
-and passes.py.
+The records mirror source/passes.h field by field. One library serves the whole process. `library` returns it,
+or starts its build and records why it is not ready. This module knows neither models nor batches; pack.py and
+passes.py use it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Matrix(ctypes.Structure):
 
 
 class Layer(ctypes.Structure):
-    """A layer's weights; `window` 0 sees all."""
+    """The weights of a layer; a `window` of 0 means full attention."""
 
     _fields_ = (
         ("input_norm", c_void_p),
@@ -76,7 +76,7 @@ class Pool(ctypes.Structure):
 
 
 class Pass(ctypes.Structure):
-    """One pass; `rows` are lines of six numbers: start, stop, context_len, pages, number of pages, mask."""
+    """One pass; `rows` has six numbers per row: start, stop, context_len, pages, number of pages, mask."""
 
     _fields_ = (
         ("num_tokens", c_int64),
@@ -98,7 +98,7 @@ class Pass(ctypes.Structure):
 
 
 class Ingest(ctypes.Structure):
-    """Context features on their way into a block drafter's pool."""
+    """Context features that are written to a block drafter's pool."""
 
     _fields_ = (
         ("num_tokens", c_int64),
@@ -127,7 +127,7 @@ class Library:
         handle.wager_simd.restype = c_char_p
         handle.wager_size.restype, handle.wager_size.argtypes = c_int64, (c_int64,)
         if [handle.wager_size(i) for i in range(len(_RECORDS))] != [ctypes.sizeof(r) for r in _RECORDS]:
-            raise OSError("its records are not those of this version")
+            raise OSError("its records are of another version")
         self.lanes = int(handle.wager_lanes())
         self.panel = 2 * self.lanes
         self.simd = handle.wager_simd().decode()
@@ -137,19 +137,18 @@ class Library:
         self.top = handle.wager_top
         self.top.restype = c_int64
         self.top.argtypes = (c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int32)
-        self.has_threads = self._hand_over_threads()
+        self._share_threads()
 
-    def _hand_over_threads(self) -> bool:
-        """Give it the threads torch runs its own operations with; without them it runs on one."""
+    def _share_threads(self) -> None:
+        """Lets the library use torch's threads; without them it runs on one."""
         openmp = _openmp()
         if openmp is None:
             log.info("torch's OpenMP library was not found: native passes run on one thread")
-            return False
+            return
         calls = [openmp.GOMP_parallel, openmp.omp_get_thread_num, openmp.omp_get_num_threads]
-        hand_over = self._handle.wager_threads
-        hand_over.restype, hand_over.argtypes = None, (c_void_p, c_void_p, c_void_p)
-        hand_over(*[ctypes.cast(call, c_void_p) for call in calls])
-        return True
+        set_threads = self._handle.wager_threads
+        set_threads.restype, set_threads.argtypes = None, (c_void_p, c_void_p, c_void_p)
+        set_threads(*[ctypes.cast(call, c_void_p) for call in calls])
 
 
 def _declared(function: Any, *records: Any) -> Any:
@@ -159,7 +158,7 @@ def _declared(function: Any, *records: Any) -> Any:
 
 
 def _openmp() -> ctypes.CDLL | None:
-    """The OpenMP library that is already loaded: never a second one."""
+    """Returns the OpenMP library that is already loaded; a second one is never loaded."""
     for path in _openmp_files():
         try:
             found = ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
@@ -181,19 +180,19 @@ def _openmp_files() -> Iterator[Path]:
             yield from sorted(folder.glob(pattern))
 
 
-class Shelf:
-    """The process's library, and how far its building is."""
+class LibraryState:
+    """The library of this process, and the state of its build."""
 
     def __init__(self) -> None:
         self.library: Library | None = None
         self.reason = ""
-        self.may_come = True
-        """Whether it is worth looking again."""
+        self.may_become_ready = True
+        """Whether another look may find the library."""
         self._builder: build.Builder | None = None
 
-    def look(self, *, start: bool = True) -> None:
-        """Load what is ready; else see that somebody builds it, where that may `start` now."""
-        if not self.may_come:
+    def refresh(self, *, start: bool = True) -> None:
+        """Loads the library if it is ready, else starts a build if `start` allows it."""
+        if not self.may_become_ready:
             return
         ended = self._builder is not None and self._builder.has_ended
         found = build.find()
@@ -207,16 +206,16 @@ class Shelf:
             self.reason = found.reason
 
     def wait(self) -> None:
-        """Until there is a library, or a reason why there is none."""
-        self.look()
+        """Waits until there is a library, or a reason why there is none."""
+        self.refresh()
         if self._builder is not None:
             self._builder.wait()
-        self.look()
+        self.refresh()
 
-    def hold(self, seconds: float) -> None:
-        """Let the builder stand still, where there is one."""
-        if self._builder is not None and self.may_come:
-            self._builder.hold(seconds)
+    def pause_build(self, seconds: float) -> None:
+        """Pauses the build, if one is running."""
+        if self._builder is not None and self.may_become_ready:
+            self._builder.pause_build(seconds)
 
     def _start(self, reason: str) -> None:
         self._builder = build.start()
@@ -227,48 +226,48 @@ class Shelf:
 
     def _load(self, path: Path) -> None:
         try:
-            self.library, self.reason, self.may_come = Library(path), "", False
+            self.library, self.reason, self.may_become_ready = Library(path), "", False
         except (OSError, AttributeError) as error:
             self._give_up(f"the library cannot be loaded: {error}")
 
     def _give_up(self, reason: str) -> None:
-        self.reason, self.may_come = reason, False
+        self.reason, self.may_become_ready = reason, False
         log.info("native passes: %s", reason)
 
 
-_shelf = Shelf()
+_state = LibraryState()
 
 
 def library(*, start: bool = True) -> Library | None:
-    """The library where it is ready. The first call that may `start` its building does; nobody waits."""
-    _shelf.look(start=start)
-    return _shelf.library
+    """Returns the library if it is ready; the first call with `start` begins its build. It never waits."""
+    _state.refresh(start=start)
+    return _state.library
 
 
 def wait_for_library() -> None:
-    """Let the building come to its end. Whoever serves does not call this."""
-    _shelf.wait()
+    """Waits for the end of the build. A server does not call this."""
+    _state.wait()
 
 
-def hold(seconds: float) -> None:
-    """A request has come: whoever builds stands still for a moment."""
-    _shelf.hold(seconds)
+def pause_build(seconds: float) -> None:
+    """Pauses the build for a moment, because a request has arrived."""
+    _state.pause_build(seconds)
 
 
-def absence() -> str:
-    """Why there is none."""
-    return _shelf.reason
+def unavailable_reason() -> str:
+    """Returns why there is no library."""
+    return _state.reason
 
 
-def may_come() -> bool:
-    """Whether there may be one later."""
-    return _shelf.may_come
+def may_become_ready() -> bool:
+    """Whether the library may become available later."""
+    return _state.may_become_ready
 
 
 def raise_refusal(code: int) -> None:
-    """What a call that was refused means; the pass has changed nothing."""
+    """Raises the error for the code of a refused call; a refused pass has changed nothing."""
     if code == -1:
         raise InputError("token id outside the vocabulary", field="token_ids")
     if code == -2:
         raise InputError("position outside the table of rotations", field="positions")
-    raise CapacityError("pages do not cover the tokens of a pass, or lie outside the pool")
+    raise CapacityError("pages do not cover the tokens of a pass, or are outside the pool")

@@ -1,7 +1,7 @@
-"""Native networks from a model's own spec and weights.
+"""Native networks from a model's spec and weights.
 
-The one place here that knows what a decoder and a block drafter are made of. Called by the models when they
-change to native passes.
+This module knows what a decoder and a block drafter are made of. The models call it when they change to
+native passes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from torch import Tensor
 from wager.nn.layers.attention import HeadShape
 from wager.nn.layers.decoder_layer import LayerWeights
 from wager.nn.native.library import Library
+from wager.nn.native.loader import PassOptions, describe_layout
 from wager.nn.native.pack import Packer
 from wager.nn.native.passes import (
-    Entry,
+    FeatureProjection,
     Heads,
     NativeDecoder,
     NativeDFlash,
@@ -27,13 +28,12 @@ from wager.nn.native.passes import (
     Storage,
     make_packer,
 )
-from wager.nn.native.switch import Wish, describe
 from wager.nn.native.top import NativeTop
 from wager.nn.rope import Rotary
 
 
 class Spec(Protocol):
-    """What both networks' specs have in common."""
+    """The fields that the specs of both networks share."""
 
     @property
     def hidden_size(self) -> int: ...
@@ -46,14 +46,14 @@ class Spec(Protocol):
 
 
 class BlockSpec(Spec, Protocol):
-    """A block drafter's."""
+    """The spec of a block drafter."""
 
     @property
     def block_causal_in_sliding(self) -> bool: ...
 
 
 class DecoderTensors(Protocol):
-    """A decoder's weights."""
+    """The weights of a decoder."""
 
     @property
     def embedding(self) -> Tensor: ...
@@ -66,7 +66,7 @@ class DecoderTensors(Protocol):
 
 
 class DrafterTensors(Protocol):
-    """A block drafter's weights."""
+    """The weights of a block drafter."""
 
     @property
     def fc(self) -> Tensor: ...
@@ -78,16 +78,16 @@ class DrafterTensors(Protocol):
     def norm(self) -> Tensor: ...
 
 
-class MadeDecoder(NamedTuple):
-    """A native decoder, its layout in words, and the choice of the best candidates."""
+class PackedDecoder(NamedTuple):
+    """A native decoder, the description of its layout, and the selection of the best tokens."""
 
     network: NativeDecoder
     layout: str
     top: NativeTop
 
 
-class MadeDrafter(NamedTuple):
-    """The same of a native block drafter."""
+class PackedDrafter(NamedTuple):
+    """A native block drafter, the description of its layout, and the selection of the best tokens."""
 
     network: NativeDFlash
     layout: str
@@ -95,35 +95,35 @@ class MadeDrafter(NamedTuple):
 
 
 def native_decoder(
-    library: Library, spec: Spec, weights: DecoderTensors, rotary: Rotary, wish: Wish
-) -> MadeDecoder:
-    """Pack a decoder; OSError where there is no memory for it. Its embedding is used where it lies."""
-    packer = make_packer(library, weights.layers, [weights.head], spec.heads.head_dim, wish.storage)
+    library: Library, spec: Spec, weights: DecoderTensors, rotary: Rotary, options: PassOptions
+) -> PackedDecoder:
+    """Packs a decoder; raises OSError if memory is short. The embedding is not copied."""
+    packer = make_packer(library, weights.layers, [weights.head], spec.heads.head_dim, options.storage)
     stack = Stack(library, packer, _shape(spec), weights.layers)
-    heads = _heads(library, packer, weights.head, wish)
+    heads = _heads(library, packer, weights.head, options)
     network = NativeDecoder(stack, packer.vector(weights.norm), weights.embedding, heads, rotary)
-    return MadeDecoder(network, describe(library, packer), NativeTop(library))
+    return PackedDecoder(network, describe_layout(library, packer), NativeTop(library))
 
 
-def _heads(library: Library, packer: Packer, weight: Tensor, wish: Wish) -> Heads:
-    """The head, and one that is good enough for guesses: a drafter that borrows it reads a fraction."""
+def _heads(library: Library, packer: Packer, weight: Tensor, options: PassOptions) -> Heads:
+    """Returns the head and a quantised head for guesses, which a drafter reads in a fraction of the time."""
     exact = NativeHead(library, packer, weight)
-    if wish.weights != "auto" or wish.storage.quantised:
+    if options.weights != "auto" or options.storage.quantised:
         return Heads(exact, exact)
     rough = make_packer(library, [], [weight], 1, Storage(quantised=True))
     return Heads(exact, NativeHead(library, rough, weight))
 
 
 def native_drafter(
-    library: Library, spec: BlockSpec, weights: DrafterTensors, rotary: Rotary, wish: Wish
-) -> MadeDrafter:
-    """Pack a block drafter. Context and block share each layer's k and v weights."""
-    packer = make_packer(library, weights.layers, [weights.fc], spec.heads.head_dim, wish.storage)
+    library: Library, spec: BlockSpec, weights: DrafterTensors, rotary: Rotary, options: PassOptions
+) -> PackedDrafter:
+    """Packs a block drafter. Context and block share each layer's k and v weights."""
+    packer = make_packer(library, weights.layers, [weights.fc], spec.heads.head_dim, options.storage)
     stack = Stack(library, packer, _shape(spec), weights.layers)
-    entry = Entry(pointer(packer.matrix(weights.fc)), packer.vector(weights.hidden_norm))
+    entry = FeatureProjection(pointer(packer.matrix(weights.fc)), packer.vector(weights.hidden_norm))
     norm = packer.vector(weights.norm)
     network = NativeDFlash(stack, norm, entry, rotary, spec.block_causal_in_sliding)
-    return MadeDrafter(network, describe(library, packer), NativeTop(library))
+    return PackedDrafter(network, describe_layout(library, packer), NativeTop(library))
 
 
 def _shape(spec: Spec) -> Shape:

@@ -1,8 +1,8 @@
-"""Weights in the layout of the native kernels: panels of outputs, in floats, bfloat16 or int8.
+"""Converts weights to the layout of the native code: panels of outputs, in float32, bfloat16 or int8.
 
-A published bfloat16 weight is kept as such: the product widens it in a register, so its values and results
-are those of float32 at half the bytes to read. int8 is symmetric, one scale per output and GROUP inputs.
-Everything of a network lies in one stretch of memory with large pages. Knows no model; used by passes.py.
+A published bfloat16 weight stays bfloat16: the product widens it in a register, so the results are those of
+float32 with half the bytes to read. int8 is symmetric, with one scale per output and GROUP inputs. All
+weights of a network are in one memory area with large pages. This module knows no model; passes.py uses it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Quantised(NamedTuple):
 
     @property
     def weight(self) -> Tensor:
-        """What it stands for, in float32."""
+        """Returns the float32 weight that this represents."""
         count = self.values.shape[1]
         return self.values.float() * self.scales.repeat_interleave(GROUP, dim=1)[:, :count]
 
 
 def quantise(weight: Tensor) -> Quantised:
-    """The nearest int8 weight."""
+    """Returns the nearest int8 weight."""
     outputs, inputs = weight.shape
     groups = F.pad(weight.float(), (0, -inputs % GROUP)).view(outputs, -1, GROUP)
     scales = groups.abs().amax(dim=2) / 127.0
@@ -46,24 +46,24 @@ def quantise(weight: Tensor) -> Quantised:
 
 
 def dequantised(weight: Tensor) -> Tensor:
-    """A weight as int8 would have it, in its own dtype: what the plain path uses in its stead."""
+    """Returns a weight rounded to int8, in its own dtype, as plain torch uses it."""
     return quantise(weight).weight.to(weight.dtype)
 
 
 def unsigned(values: Tensor) -> Tensor:
-    """int8 values as the kernels read them: 128 added, inputs filled up to whole groups."""
+    """Returns int8 values as the native code reads them: plus 128, with inputs padded to whole groups."""
     missing = -values.shape[1] % GROUP
     return F.pad(values.to(torch.int16) + 128, (0, missing), value=128).to(torch.uint8)
 
 
 def is_bfloat16(weight: Tensor) -> bool:
-    """Whether every value of a float32 tensor is a bfloat16."""
+    """Whether every value of a float32 tensor is exactly a bfloat16."""
     return bool((weight.contiguous().view(torch.int32) & 0xFFFF).eq(0).all())
 
 
 class Store:
-    """Memory for packed weights; OSError where there is not so much. Pages of 2 MiB where the system gives
-    them, since a pass walks all of it.
+    """Memory for packed weights, in pages of 2 MiB if the system has them; raises OSError if memory
+    is short.
     """
 
     def __init__(self, num_bytes: int) -> None:
@@ -72,7 +72,7 @@ class Store:
         self.used = 0
 
     def place(self, tensor: Tensor) -> Tensor:
-        """A copy that lives here."""
+        """Returns a copy of a tensor in this memory."""
         source = tensor.contiguous().view(-1).view(torch.uint8)
         start = -(-self.used // _ALIGN) * _ALIGN
         self.used = start + source.shape[0]
@@ -84,15 +84,15 @@ class Store:
 def _memory(num_bytes: int) -> mmap.mmap:
     if not hasattr(mmap, "MADV_HUGEPAGE"):
         return mmap.mmap(-1, num_bytes)
-    # NOTE: Python's own default is shared memory, to which most systems give no large pages.
+    # NOTE: The default of Python is shared memory, for which most systems provide no large pages.
     memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
 
 
 class Packer:
-    """Packs matrices for one width of vectors: in int8 where `quantised`, in bfloat16 where `narrow` and
-    exact, else in floats.
+    """Packs matrices for one vector width: int8 if `quantised`, bfloat16 if `narrow` and exact, else
+    float32.
     """
 
     def __init__(self, lanes: int, store: Store, quantised: bool = False, narrow: bool = True) -> None:
@@ -102,18 +102,18 @@ class Packer:
         self.kinds: set[int] = set()
 
     def vector(self, values: Tensor) -> int:
-        """The address of a copy of some floats."""
+        """Returns the address of a copy of float values."""
         return self._store.place(values.float()).data_ptr()
 
     def matrix(self, weight: Tensor, bias: Tensor | None = None) -> Matrix:
-        """Outputs in their order, the last panel filled up with zeros."""
+        """Packs outputs in order; the last panel is padded with zeros."""
         missing = -weight.shape[0] % self.panel
         return self._pack(
             F.pad(weight, (0, 0, 0, missing)), None if bias is None else F.pad(bias, (0, missing))
         )
 
     def heads(self, weight: Tensor, bias: Tensor | None, head_dim: int) -> Matrix:
-        """Every head begins a panel of its own."""
+        """Packs outputs so that every head begins a new panel."""
         missing, count = -head_dim % self.panel, weight.shape[0] // head_dim
         padded = F.pad(weight.view(count, head_dim, -1), (0, 0, 0, missing)).flatten(0, 1)
         if bias is not None:
@@ -121,7 +121,7 @@ class Packer:
         return self._pack(padded, bias)
 
     def gates(self, weight: Tensor, bias: Tensor | None) -> Matrix:
-        """[gate; up] stacked: a panel gets as many gates as a vector has lanes, then their ups."""
+        """Packs [gate; up]: each panel has as many gates as a vector has lanes, followed by their ups."""
         padded = self._paired(weight)
         return self._pack(padded, None if bias is None else self._paired(bias[:, None])[:, 0])
 
@@ -149,7 +149,7 @@ class Packer:
 
 
 class Extent(NamedTuple):
-    """A matrix to be packed: its outputs, those of one unit that begins a panel of its own, its inputs."""
+    """The size of a matrix: its outputs, the outputs of one unit that begins a new panel, and its inputs."""
 
     outputs: int
     unit: int
@@ -157,9 +157,9 @@ class Extent(NamedTuple):
 
 
 def room_for(matrices: Iterable[Extent], panel: int, quantised: bool) -> int:
-    """Bytes that certainly hold these matrices packed, and the vectors beside them.
+    """Returns a number of bytes that is enough for these matrices in packed form and for the vectors.
 
-    Only what is written becomes real memory: weights that turn out to be bfloat16 take half of it.
+    Only written pages become real memory, so weights that are bfloat16 need half of it.
     """
     total = 0
     for outputs, unit, inputs in matrices:

@@ -1,8 +1,9 @@
-"""Whole passes of a network in one native call: the decoder's, the block drafter's, and the head's product.
+"""Whole passes of a network in one native call: the decoder, the block drafter, and the product of the head.
 
-Packs a network's weights once; per pass it fills one record with addresses and calls. Results are bit for bit
-the same whatever else is in the pass and however many threads run it (source/products.h says why). Knows the
-batches of `nn/batch.py`, not who filled them. Used by the models through switch.py.
+The weights of a network are packed once; each pass fills one record with addresses and calls the library. The
+results are bit for bit the same whatever else is in the pass and however many threads run it
+(source/products.h explains why). This module knows the batches of `nn/batch.py`; the models use it through
+loader.py.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from wager.nn.rope import Rotary
 
 
 class Shape(NamedTuple):
-    """What a network looks like from here."""
+    """The sizes of a network that the native code needs."""
 
     hidden_size: int
     num_heads: int
@@ -45,14 +46,14 @@ class Shape(NamedTuple):
     windows: Sequence[int | None]
 
 
-class Scratch:
-    """Memory for passes, as much as the largest so far has needed."""
+class Workspace:
+    """Memory for passes, as large as the largest pass so far needed."""
 
     def __init__(self) -> None:
         self._bytes = torch.empty(1 << 20, dtype=torch.uint8)
 
     def run(self, call: Any, *arguments: Any) -> None:
-        """Call the library with enough of it; raises what a refusal means."""
+        """Calls the library with enough memory; raises the error of a refused call."""
         held, threads = self._bytes, torch.get_num_threads()
         code = call(*arguments, held.data_ptr(), held.shape[0], threads)
         if code > 0:
@@ -84,7 +85,7 @@ class Stack:
             shape.eps,
             self._layers,
         )
-        self._net, self._scratch = byref(self.net), Scratch()
+        self._net, self._scratch = byref(self.net), Workspace()
 
     def run(self, call: Any, record: Any) -> None:
         self._scratch.run(call, self._net, byref(record))
@@ -104,7 +105,7 @@ def _layer(packer: Packer, weights: LayerWeights, shape: Shape, window: int | No
 
 
 class Storage(NamedTuple):
-    """How weights are kept: int8, or as they are; `narrow` allows bfloat16 where that is exact."""
+    """The format of stored weights: `quantised` means int8, `narrow` allows bfloat16 where it is exact."""
 
     quantised: bool = False
     narrow: bool = True
@@ -117,7 +118,7 @@ def make_packer(
     head_dim: int,
     storage: Storage,
 ) -> Packer:
-    """A packer with room for these layers and matrices; OSError where the system has none."""
+    """Returns a packer with memory for these layers and matrices; raises OSError if memory is short."""
     matrices = [*others]
     for layer in layers:
         matrices += (layer.out.weight, layer.gate_up.weight, layer.down.weight)
@@ -128,7 +129,7 @@ def make_packer(
 
 
 class RowTable:
-    """The rows of a pass as the library reads them, and what keeps their memory alive."""
+    """The rows of a pass as the library reads them; it keeps their memory alive."""
 
     def __init__(self, rows: Sequence[PassRow] | Sequence[BlockRow], page_size: int) -> None:
         self._kept: list[Any] = []
@@ -162,12 +163,12 @@ def _pool(pool: KVPool) -> Pool:
 
 
 class NativeHead:
-    """The head's product."""
+    """The product of the head."""
 
     def __init__(self, library: Library, packer: Packer, weight: Tensor) -> None:
         self._library, self._packer, self._size = library, packer, weight.shape[0]
         self._matrix = packer.matrix(weight)
-        self._pointer, self._scratch = byref(self._matrix), Scratch()
+        self._pointer, self._scratch = byref(self._matrix), Workspace()
 
     def __call__(self, hidden: Tensor) -> Tensor:
         hidden = hidden.contiguous()
@@ -184,7 +185,7 @@ class NativeHead:
 
 
 class Heads(NamedTuple):
-    """The head as the target's own choices need it, and one for guesses."""
+    """The exact head for the target's choices, and one for guesses."""
 
     exact: NativeHead
     rough: NativeHead
@@ -202,7 +203,7 @@ class NativeDecoder:
     def forward(
         self, batch: PassBatch, pool: KVPool, feature_layers: Sequence[int]
     ) -> tuple[Tensor, Tensor | None]:
-        """As `Decoder.forward`: hidden states after the final norm, and features."""
+        """Returns hidden states after the final norm, and features, as `Decoder.forward` does."""
         count, hidden = batch.num_tokens, self._stack.shape.hidden_size
         out = torch.empty(count, hidden)
         features = torch.empty(count, len(feature_layers) * hidden) if feature_layers else None
@@ -234,17 +235,22 @@ class NativeDecoder:
 
 
 class NativeDFlash:
-    """All layers of a block drafter, and the way of features into its context."""
+    """All layers of a block drafter, and the projection of features into its context."""
 
     def __init__(
-        self, stack: Stack, norm: int, entry: Entry, rotary: Rotary, causal_in_windows: bool
+        self,
+        stack: Stack,
+        norm: int,
+        feature_projection: FeatureProjection,
+        rotary: Rotary,
+        causal_in_windows: bool,
     ) -> None:
-        self._stack, self._rotary, self._entry = stack, rotary, entry
+        self._stack, self._rotary, self._feature_projection = stack, rotary, feature_projection
         self._sight = ALL_BUT_CAUSAL_IN_WINDOWS if causal_in_windows else ALL
         stack.net.norm = norm
 
     def ingest(self, features: Tensor, positions: Tensor, slots: Place, pool: KVPool) -> None:
-        """As `DFlash.ingest`."""
+        """Adds context as `DFlash.ingest` does."""
         features, positions = features.float().contiguous(), _plain(positions)
         if features.shape[0] == 0:
             return
@@ -261,13 +267,13 @@ class NativeDFlash:
             turns.data_ptr(),
             turns.shape[0],
             _pool(pool),
-            self._entry.fc,
-            self._entry.norm,
+            self._feature_projection.fc,
+            self._feature_projection.norm,
         )
         self._stack.run(self._stack.library.run_ingest, record)
 
     def forward(self, block: BlockBatch, pool: KVPool) -> Tensor:
-        """As `DFlash.forward`; the block's own K/V never touch the pool."""
+        """Runs a block as `DFlash.forward` does, but never writes the block's K/V to the pool."""
         embeddings, positions = block.embeddings.float().contiguous(), _plain(block.positions)
         out = torch.empty_like(embeddings)
         if out.shape[0] == 0:
@@ -295,8 +301,10 @@ class NativeDFlash:
         return out
 
 
-class Entry(NamedTuple):
-    """What features pass before a block drafter's layers: a pointer to the packed product, and a norm."""
+class FeatureProjection(NamedTuple):
+    """The projection of features before a block drafter's layers: a pointer to the packed product, and a
+    norm.
+    """
 
     fc: Any
     norm: int

@@ -1,6 +1,6 @@
-"""The best tokens of every row of scores with their log-probabilities, natively.
+"""Selects the best tokens of every row of scores with their log-probabilities, in native code.
 
-Used by the drafters through the network they draft with; scores may be noised before.
+The drafters use it through their network; the scores may contain noise.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from torch import Tensor
 from wager.nn.native.library import Library
 
 MAX_RANKS = 64
-_PER_THREAD = 1 << 16  # scores below which one more thread costs more than it does
+_PER_THREAD = 1 << 16  # number of scores per thread below which another thread costs more than it saves
 
 
 class NativeTop:
-    """Calls the library; `fits` says for what it may be asked."""
+    """Calls the library; `fits` says whether it supports a request."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -24,7 +24,7 @@ class NativeTop:
         return ranks <= MAX_RANKS and scores.dtype == torch.float32 and scores.is_contiguous()
 
     def __call__(self, scores: Tensor, ranks: int) -> tuple[Tensor, Tensor]:
-        """Log-probabilities [rows, ranks] and token ids, the best first."""
+        """Returns log-probabilities [rows, ranks] and token ids, best first."""
         rows, columns = scores.shape
         logprobs, token_ids = torch.empty(rows, ranks), torch.empty(rows, ranks, dtype=torch.int64)
         code = self._library.top(

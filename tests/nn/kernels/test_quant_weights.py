@@ -5,15 +5,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.nn.kernels.ways import error, random
-from wager.nn.kernels.narrow_bits import widen
-from wager.nn.kernels.narrow_weights import BITS, GROUPS, NarrowWeight, dequantised, quantise
+from tests.nn.kernels.interpreter import error, random
+from wager.nn.kernels.quant_unpack import widen
+from wager.nn.kernels.quant_weights import BITS, GROUPS, QuantWeight, dequantised, quantise
 
 CPU = torch.device("cpu")
 KINDS = [(bits, group) for bits in BITS for group in GROUPS]
 
 
-def steps_of(weight: NarrowWeight) -> torch.Tensor:
+def steps_of(weight: QuantWeight) -> torch.Tensor:
     """The step of every value, [out, in]."""
     steps = weight.scales.float().abs().transpose(0, 1).flatten(1)
     return steps.repeat_interleave(weight.group, dim=1)[:, : weight.num_in]
@@ -85,7 +85,7 @@ def test_bytes_are_few_and_aligned(bits: int, group: int) -> None:
 def test_slices_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = random(37, 300, dtype=torch.float32, device=CPU)
     whole = quantise(weight, 4)
-    monkeypatch.setattr("wager.nn.kernels.narrow_weights._SLICE_VALUES", 5 * 384)
+    monkeypatch.setattr("wager.nn.kernels.quant_weights._SLICE_VALUES", 5 * 384)
     sliced = quantise(weight, 4)
     assert torch.equal(sliced.packed, whole.packed) and torch.equal(sliced.scales, whole.scales)
 

@@ -1,34 +1,31 @@
 """The narrow products against float64: every kind and configuration, odd sizes, splits, bias, gate."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor
 
-from tests.nn.kernels.ways import BOUNDS, DTYPES, error, random
+from tests.nn.kernels.interpreter import BOUNDS, DTYPES, error, random
 from wager.nn.kernels.device import Launch
 from wager.nn.kernels.gate import gate_reference
 from wager.nn.kernels.matmul import product_reference, product_space
-from wager.nn.kernels.narrow import (
+from wager.nn.kernels.norm import Norm, add_norm, add_norm_reference
+from wager.nn.kernels.quant_matmul import (
     GATED_CONFIGS,
     MAX_TOKENS,
-    NARROW_CONFIGS,
-    NarrowConfig,
-    default_narrow_config,
-    narrow_gated_product,
-    narrow_gated_product_reference,
-    narrow_product,
-    narrow_product_reference,
-    narrow_split_product,
-    tune_narrow,
-    widened_product,
+    QUANT_CONFIGS,
+    QuantConfig,
+    default_quant_config,
+    dequantised_product,
+    quant_gated_product,
+    quant_gated_product_reference,
+    quant_product,
+    quant_product_reference,
+    quant_split_product,
 )
-from wager.nn.kernels.narrow_weights import BITS, GROUPS, NarrowWeight, dequantised, quantise
-from wager.nn.kernels.norm import Norm, add_norm, add_norm_reference
+from wager.nn.kernels.quant_weights import BITS, GROUPS, QuantWeight, dequantised, quantise
 
 KINDS = [(bits, group) for bits in BITS for group in GROUPS]
-SMALL = [NarrowConfig(16, 1), NarrowConfig(16, 3), NarrowConfig(32, 4)]
+SMALL = [QuantConfig(16, 1), QuantConfig(16, 3), QuantConfig(32, 4)]
 CASES = [
     ((1, 1, 1), SMALL[0]),
     ((1, 16, 128), SMALL[1]),
@@ -38,11 +35,11 @@ CASES = [
 ]
 
 
-def narrow(num_out: int, inner: int, bits: int, group: int, device: torch.device) -> NarrowWeight:
+def narrow(num_out: int, inner: int, bits: int, group: int, device: torch.device) -> QuantWeight:
     return quantise(random(num_out, inner, dtype=torch.float32, device=device, seed=num_out), bits, group)
 
 
-def exact(x: Tensor, weight: NarrowWeight, bias: Tensor | None = None) -> Tensor:
+def exact(x: Tensor, weight: QuantWeight, bias: Tensor | None = None) -> Tensor:
     wide = dequantised(weight, torch.float64)
     return product_reference(x.double(), wide, None if bias is None else bias.double())
 
@@ -51,7 +48,7 @@ def exact(x: Tensor, weight: NarrowWeight, bias: Tensor | None = None) -> Tensor
 @pytest.mark.parametrize(("bits", "group"), KINDS)
 @pytest.mark.parametrize(("shape", "config"), CASES, ids=str)
 def test_it_is_the_float64_product(
-    device: torch.device, shape: tuple[int, int, int], config: NarrowConfig, bits: int, group: int,
+    device: torch.device, shape: tuple[int, int, int], config: QuantConfig, bits: int, group: int,
     dtype: torch.dtype,
 ) -> None:  # fmt: skip
     tokens, num_out, inner = shape
@@ -60,17 +57,17 @@ def test_it_is_the_float64_product(
     space = product_space(tokens, num_out, device, config.splits)
     for _ in range(2):  # the room is left as the next product needs it
         space.partial.fill_(torch.nan)
-        assert error(narrow_product(x, weight, None, config, space), want) <= BOUNDS[dtype]
+        assert error(quant_product(x, weight, None, config, space), want) <= BOUNDS[dtype]
         assert not space.counters.any()
 
 
 @pytest.mark.parametrize(("bits", "group"), [(8, 128), (4, 64)])
-@pytest.mark.parametrize("config", NARROW_CONFIGS, ids=str)
-def test_the_listed_configurations(device: torch.device, config: NarrowConfig, bits: int, group: int) -> None:
+@pytest.mark.parametrize("config", QUANT_CONFIGS, ids=str)
+def test_the_listed_configurations(device: torch.device, config: QuantConfig, bits: int, group: int) -> None:
     x = random(5, 600, dtype=torch.bfloat16, device=device)
     weight = narrow(200, 600, bits, group, device)
     bias = random(200, dtype=torch.bfloat16, device=device, seed=2)
-    got = narrow_product(x, weight, bias, config)
+    got = quant_product(x, weight, bias, config)
     assert error(got, exact(x, weight, bias)) <= BOUNDS[torch.bfloat16]
 
 
@@ -88,14 +85,14 @@ def test_every_value_in_every_place_is_exact(device: torch.device, bits: int, dt
     for start in range(0, inner, 64):
         x = torch.zeros(64, inner, dtype=dtype, device=device)
         x[torch.arange(64), start + torch.arange(64)] = 1.0
-        assert torch.equal(narrow_product(x, packed, None, SMALL[1]).float(), weight.T[start : start + 64])
+        assert torch.equal(quant_product(x, packed, None, SMALL[1]).float(), weight.T[start : start + 64])
 
 
 def test_rows_may_have_strides(device: torch.device) -> None:
     x = random(4, 400, dtype=torch.float32, device=device)[:, :300]
     whole = narrow(60, 300, 4, 64, device)
     part = whole._replace(packed=whole.packed[:, 16:56], scales=whole.scales[:, 16:56])
-    assert error(narrow_product(x, part, None, SMALL[1]), exact(x, whole)[:, 16:56]) <= 2e-6
+    assert error(quant_product(x, part, None, SMALL[1]), exact(x, whole)[:, 16:56]) <= 2e-6
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -105,7 +102,7 @@ def test_parts_are_summed_by_the_norm(device: torch.device, dtype: torch.dtype, 
     weight = narrow(48, 700, bits, 64, device)
     residual = random(6, 48, dtype=dtype, device=device, seed=2)
     norm = Norm(random(48, dtype=dtype, device=device, seed=3), 1e-6)
-    parts = narrow_split_product(x, weight, NarrowConfig(16, 4))
+    parts = quant_split_product(x, weight, QuantConfig(16, 4))
     assert parts.shape == (4, 6, 48) and parts.dtype == torch.float32
     assert error(parts.sum(dim=0), exact(x, weight)) <= 2e-6
     want = add_norm_reference(exact(x, weight), residual.double(), Norm(norm.weight.double(), norm.eps))
@@ -123,51 +120,40 @@ def test_the_gated_product(
     weight = narrow(2 * middle, inner, bits, group, device)
     want = gate_reference(exact(x, weight))
     for config in (SMALL[0], *GATED_CONFIGS):
-        assert error(narrow_gated_product(x, weight, config), want) <= BOUNDS[dtype]
+        assert error(quant_gated_product(x, weight, config), want) <= BOUNDS[dtype]
 
 
 @pytest.mark.parametrize("bits", BITS)
 def test_many_tokens_are_the_librarys(
     device: torch.device, bits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wager.nn.kernels.narrow._PANEL_BYTES", 1)  # panels of 128 rows
+    monkeypatch.setattr("wager.nn.kernels.quant_matmul._PANEL_BYTES", 1)  # panels of 128 rows
     x = random(MAX_TOKENS + 1, 200, dtype=torch.float16, device=device)
     weight = narrow(300, 200, bits, 64, device)
     bias = random(300, dtype=torch.float16, device=device, seed=2)
-    got = narrow_product(x, weight, bias)
+    got = quant_product(x, weight, bias)
     assert error(got, exact(x, weight, bias)) <= 2 * BOUNDS[torch.float16]
-    plain = widened_product(x, weight)
-    assert error(plain, narrow_product_reference(x, weight)) <= BOUNDS[torch.float16]
-    assert torch.equal(narrow_split_product(x, weight, SMALL[1]), plain[None])
-    gated = narrow_gated_product(x, weight)
-    assert error(gated, narrow_gated_product_reference(x, weight)) <= 2 * BOUNDS[torch.float16]
+    plain = dequantised_product(x, weight)
+    assert error(plain, quant_product_reference(x, weight)) <= BOUNDS[torch.float16]
+    assert torch.equal(quant_split_product(x, weight, SMALL[1]), plain[None])
+    gated = quant_gated_product(x, weight)
+    assert error(gated, quant_gated_product_reference(x, weight)) <= 2 * BOUNDS[torch.float16]
 
 
 def test_as_many_tokens_as_there_may_be(device: torch.device) -> None:
     x = random(MAX_TOKENS, 130, dtype=torch.bfloat16, device=device)
     weight = narrow(72, 130, 4, 64, device)
     want = exact(x, weight)
-    assert error(narrow_product(x, weight), want) <= BOUNDS[torch.bfloat16]
-    assert error(narrow_gated_product(x, weight), gate_reference(want)) <= BOUNDS[torch.bfloat16]
-
-
-def test_tuning_takes_the_quickest(device: torch.device) -> None:
-    weights = [narrow(40, 128, 8, 64, device)] * 2
-    times = iter([9.0, 8.0, 3.0, 7.0, 5.0, 6.0, 4.0, 9.0])
-
-    def time_of(call: Callable[[], object]) -> float:
-        call()
-        return next(times)
-
-    assert tune_narrow(torch.ones(2, 128, device=device), weights, time_of) == (NARROW_CONFIGS[2], 1.5)
+    assert error(quant_product(x, weight), want) <= BOUNDS[torch.bfloat16]
+    assert error(quant_gated_product(x, weight), gate_reference(want)) <= BOUNDS[torch.bfloat16]
 
 
 def test_nothing_in_nothing_out(device: torch.device) -> None:
     weight = narrow(8, 64, 8, 64, device)
-    assert narrow_product(torch.ones(0, 64, device=device), weight).shape == (0, 8)
+    assert quant_product(torch.ones(0, 64, device=device), weight).shape == (0, 8)
     with pytest.raises(AssertionError):
-        narrow_product(torch.ones(1, 65, device=device), weight)
-    assert default_narrow_config(1, 1 << 17).splits == 1
+        quant_product(torch.ones(1, 65, device=device), weight)
+    assert default_quant_config(1, 1 << 17).splits == 1
 
 
 @pytest.mark.gpu
@@ -178,16 +164,16 @@ def test_the_shapes_of_a_real_model_on_the_device(
 ) -> None:
     if device.type != "cuda":
         pytest.skip("too large for the interpreter")
-    early = torch.cuda.get_device_capability(device) >= (9, 0)
+    pdl = torch.cuda.get_device_capability(device) >= (9, 0)
     for num_out, inner in ((4096, 12288), (6144, 4096)):
         x = random(tokens, inner, dtype=torch.bfloat16, device=device)
         weight = narrow(num_out, inner, bits, group, device)
         want = exact(x, weight)
-        for config in NARROW_CONFIGS:
+        for config in QUANT_CONFIGS:
             space = product_space(tokens, num_out, device)
-            runs = [narrow_product(x, weight, None, config, space, Launch(early)) for _ in range(20)]
+            runs = [quant_product(x, weight, None, config, space, Launch(pdl)) for _ in range(20)]
             assert error(runs[0], want) <= BOUNDS[torch.bfloat16]
             assert all(torch.equal(run, runs[0]) for run in runs), f"{config} depends on timing"
         for config in GATED_CONFIGS:
-            got = narrow_gated_product(x, weight, config, Launch(early))
+            got = quant_gated_product(x, weight, config, Launch(pdl))
             assert error(got, gate_reference(want)) <= BOUNDS[torch.bfloat16]

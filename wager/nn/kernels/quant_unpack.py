@@ -1,10 +1,10 @@
-"""Words of a narrow weight turned into numbers, in registers; and whole rows of it for the library's product.
+"""Converts words of a quantised weight to numbers in registers, and whole rows of it for the library's
+product.
 
-A small whole number is a subnormal of x's type just as its bits stand, so one multiply-add lifts it and takes
-its offset away, exactly, two at a time, with no conversion. What is left is a factor common to all (`unit`),
-applied to the sum. Bits in a word's upper byte are brought down first, since there they would be exponents.
-
-Knows the layout of `narrow_weights.py`; used by `narrow.py`.
+The bits of a small integer are a subnormal number of x's type. One multiply-add scales it and removes its
+offset exactly, two values at a time and without a conversion. What remains is a common factor (`unit`), which
+is applied to the sum. Bits in a word's upper byte are shifted down first, because there they would be
+exponents. It knows the layout of `quant_weights.py`; `quant_matmul.py` uses it.
 """
 
 # Arguments of kernels are typed by their compiler.
@@ -15,13 +15,13 @@ import triton.language as tl
 from torch import Tensor
 
 from wager.nn.kernels.device import INTERPRETED, is_rows
-from wager.nn.kernels.narrow_weights import NarrowWeight
+from wager.nn.kernels.quant_weights import QuantWeight
 
 _ROWS = 32
 
 
-def widen(weight: NarrowWeight, start: int, out: Tensor) -> Tensor:
-    """Rows `start` onwards into `out` [rows, in], in its dtype: dequantised() in one kernel."""
+def widen(weight: QuantWeight, start: int, out: Tensor) -> Tensor:
+    """Writes rows `start` onwards to `out` [rows, in], in its dtype: `dequantised` in one kernel."""
     num_rows, inner = out.shape
     assert inner == weight.num_in and 0 <= start <= weight.num_out - num_rows and is_rows(out)
     weight.check()
@@ -35,7 +35,7 @@ def widen(weight: NarrowWeight, start: int, out: Tensor) -> Tensor:
 
 
 def _lifted_bytes(kind: str, lift: int, offset: int) -> str:
-    """PTX that lifts the low bytes of two words in $2 to $0, the high ones to $1."""
+    """Returns PTX that converts the low bytes of two words in $2 to $0, the high ones to $1."""
     return f"""{{ .reg .b32 a, b, l, o;
         mov.b32 l, {lift * 0x10001:#x}; mov.b32 o, {offset * 0x10001:#x};
         prmt.b32 a, $2, 0, 0x4240; prmt.b32 b, $2, 0, 0x4341;
@@ -43,7 +43,7 @@ def _lifted_bytes(kind: str, lift: int, offset: int) -> str:
 
 
 def _lifted_halves(kind: str, low_lift: int, high_lift: int, offset: int) -> str:
-    """PTX that lifts four bits at a time of two words in $4, from the lowest, to $0 to $3."""
+    """Returns PTX that converts four bits at a time of two words in $4, from the lowest, to $0 to $3."""
     return f"""{{ .reg .b32 a, b, c, d, l, h, o;
         mov.b32 l, {low_lift * 0x10001:#x}; mov.b32 h, {high_lift * 0x10001:#x};
         mov.b32 o, {offset * 0x10001:#x};
@@ -55,7 +55,7 @@ def _lifted_halves(kind: str, low_lift: int, high_lift: int, offset: int) -> str
 
 
 # Of bfloat16, bits 0 to 7 count in units of 2^-133, the first normal exponent included: times 2^127, minus
-# 128/64 or 8/64. Bits 4 to 7 are 16 times as large where they stand: times 2^123.
+# 128/64 or 8/64. Bits 4 to 7 are 16 times as large at their position: times 2^123.
 _BYTES_BF16 = tl.constexpr(_lifted_bytes("bf16x2", 0x7F00, 0xC000))
 _HALVES_BF16 = tl.constexpr(_lifted_halves("bf16x2", 0x7F00, 0x7D00, 0xBE00))
 # Of float16, in units of 2^-24: times 2^15 or 2^11, minus 128/512 or 8/512.
@@ -65,7 +65,7 @@ _HALVES_FP16 = tl.constexpr(_lifted_halves("f16x2", 0x7800, 0x6800, 0xA400))
 
 @triton.jit
 def unit(DTYPE: tl.constexpr):
-    """What lifted values have to be multiplied by: no factor of their type lifts a subnormal up to one."""
+    """Returns the factor of converted values; no factor of their type can scale a subnormal up to one."""
     if DTYPE.is_bf16():
         return 64.0
     elif DTYPE.is_fp16():
@@ -76,7 +76,7 @@ def unit(DTYPE: tl.constexpr):
 
 @triton.jit
 def two_of(own, DTYPE: tl.constexpr):
-    """(bits - 128) / unit of the low and the high bytes of words, exactly."""
+    """Returns (bits - 128) / unit of the low and the high bytes of words, exactly."""
     if INTERPRETED or DTYPE.is_fp32():
         return _bits_of(own, 0, 8, DTYPE), _bits_of(own, 8, 8, DTYPE)
     elif DTYPE.is_bf16():
@@ -87,7 +87,7 @@ def two_of(own, DTYPE: tl.constexpr):
 
 @triton.jit
 def four_of(own, DTYPE: tl.constexpr):
-    """(bits - 8) / unit of every four bits of words, from the lowest, exactly."""
+    """Returns (bits - 8) / unit of every four bits of words, from the lowest, exactly."""
     if INTERPRETED or DTYPE.is_fp32():
         first, second = _bits_of(own, 0, 4, DTYPE), _bits_of(own, 4, 4, DTYPE)
         return first, second, _bits_of(own, 8, 4, DTYPE), _bits_of(own, 12, 4, DTYPE)
@@ -105,7 +105,7 @@ def four_of(own, DTYPE: tl.constexpr):
 
 @triton.jit
 def _bits_of(own, SHIFT: tl.constexpr, BITS: tl.constexpr, DTYPE: tl.constexpr):
-    """(bits - offset) / unit of some bits of words, the plain way."""
+    """Returns (bits - offset) / unit of some bits of words, without PTX."""
     value = (own.to(tl.int32) >> SHIFT) & ((1 << BITS) - 1)
     return ((value.to(tl.float32) - (1 << (BITS - 1))) / unit(DTYPE)).to(DTYPE)
 

@@ -1,15 +1,14 @@
-"""x @ W^T with W in 8 or 4 bits, for few tokens: fewer bytes to read, so less time than any wider product.
+"""x @ W^T with W in 8 or 4 bits, for few tokens: fewer bytes to read, so less time than a wider product.
 
-The scheme is that of `matmul.py`: a program takes some rows of W and, where those are too few to fill the
-device, one split of the inner dimension. A byte is read once and widened in registers (`narrow_bits.py`); the
-product of a group is exact numbers times x, summed in float32, and its scale is applied to the sum. Beyond
-MAX_TOKENS reading W is no longer what takes the time: panels of it are widened for the library.
+The scheme is that of `matmul.py`: a program takes some rows of W and, if those are too few to fill the
+device, one split of the inner dimension. A byte is read once and widened in registers (`quant_unpack.py`).
+The product of a group is exact integers times x, summed in float32, and its scale is applied to the sum.
+Beyond MAX_TOKENS the time no longer depends on reading W: panels of it are dequantised for the library.
 """
 
 # Arguments of kernels are typed by their compiler.
 # mypy: allow-incomplete-defs
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -19,19 +18,19 @@ import triton.language as tl
 from torch import Tensor
 
 from wager.nn.kernels.device import (
-    PLAIN,
+    PLAIN_LAUNCH,
     Launch,
-    allow_next,
-    fetch_run,
     is_rows,
+    launch_dependents,
     power_of_two,
+    prefetch_run,
     tile_product,
     wait_for_input,
 )
 from wager.nn.kernels.gate import gate, gate_reference, silu_product
 from wager.nn.kernels.matmul import ProductSpace, product_space
-from wager.nn.kernels.narrow_bits import four_of, two_of, unit, widen
-from wager.nn.kernels.narrow_weights import NarrowWeight, dequantised
+from wager.nn.kernels.quant_unpack import four_of, two_of, unit, widen
+from wager.nn.kernels.quant_weights import QuantWeight, dequantised
 
 MAX_TOKENS = 128
 _SHARED_BYTES = 200_000
@@ -39,8 +38,8 @@ _PANEL_BYTES = 16 << 20
 _DIRECT, _LAST, _PARTS = 0, 1, 2
 
 
-class NarrowConfig(NamedTuple):
-    """How a product is cut: rows of W in a tile, splits of the inner dimension."""
+class QuantConfig(NamedTuple):
+    """How a product is tiled: rows of W in a tile, and splits of the inner dimension."""
 
     rows: int = 64
     splits: int = 1
@@ -48,41 +47,44 @@ class NarrowConfig(NamedTuple):
     num_stages: int = 5
 
 
-NARROW_CONFIGS = (
-    NarrowConfig(32, 1, 2, 6),
-    NarrowConfig(32, 4, 2, 6),
-    NarrowConfig(64, 1, 4, 6),
-    NarrowConfig(64, 4, 4, 6),
-    NarrowConfig(64, 8, 4, 5),
-    NarrowConfig(128, 1, 4, 5),
-    NarrowConfig(128, 4, 4, 5),
-    NarrowConfig(128, 8, 4, 4),
+QUANT_CONFIGS = (
+    QuantConfig(32, 1, 2, 6),
+    QuantConfig(32, 4, 2, 6),
+    QuantConfig(64, 1, 4, 6),
+    QuantConfig(64, 4, 4, 6),
+    QuantConfig(64, 8, 4, 5),
+    QuantConfig(128, 1, 4, 5),
+    QuantConfig(128, 4, 4, 5),
+    QuantConfig(128, 8, 4, 4),
 )
-"""The short list that `tune_narrow` measures. A warp has 16 rows or more, else two widen the same words."""
-GATED_CONFIGS = (NarrowConfig(32, 1, 4, 6), NarrowConfig(64, 1, 4, 5))
-"""As many gates, and as many ups beside them."""
+"""Candidates that `bench/gpu/narrow.py` measures and the tests run.
+
+Each warp has at least 16 rows; with fewer, two warps would widen the same words.
+"""
+GATED_CONFIGS = (QuantConfig(32, 1, 4, 6), QuantConfig(64, 1, 4, 5))
+"""Candidates for gated products; a tile has as many rows of gates as rows of ups."""
 
 
-def default_narrow_config(num_tokens: int, num_rows: int) -> NarrowConfig:
-    """A configuration that fills a large device without having measured anything."""
+def default_quant_config(num_tokens: int, num_rows: int) -> QuantConfig:
+    """Returns a configuration that fills a large device; it is not measured."""
     if num_rows >= 16_384:
-        return NarrowConfig(128 if num_tokens <= 32 else 64, 1, 4, 5)
-    return NarrowConfig(64, 4, 4, 6)
+        return QuantConfig(128 if num_tokens <= 32 else 64, 1, 4, 5)
+    return QuantConfig(64, 4, 4, 6)
 
 
-def narrow_product(
+def quant_product(
     x: Tensor,
-    weight: NarrowWeight,
+    weight: QuantWeight,
     bias: Tensor | None = None,
-    config: NarrowConfig | None = None,
+    config: QuantConfig | None = None,
     space: ProductSpace | None = None,
-    launch: Launch = PLAIN,
+    launch: Launch = PLAIN_LAUNCH,
     out: Tensor | None = None,
 ) -> Tensor:
-    """x [tokens, in] @ weight [out, in]^T (+ bias) in x's dtype; in `out`, where that is given."""
+    """Returns x [tokens, in] @ weight [out, in]^T (+ bias) in x's dtype, in `out` if it is given."""
     if x.shape[0] > MAX_TOKENS:
-        return widened_product(x, weight, bias, out)
-    config = config or default_narrow_config(x.shape[0], weight.num_out)
+        return dequantised_product(x, weight, bias, out)
+    config = config or default_quant_config(x.shape[0], weight.num_out)
     out = x.new_empty((x.shape[0], weight.num_out)) if out is None else out
     assert out.shape == (x.shape[0], weight.num_out) and out.is_contiguous(), f"into {tuple(out.shape)}"
     if config.splits > 1 and space is None:
@@ -92,35 +94,38 @@ def narrow_product(
     return out
 
 
-def narrow_split_product(
-    x: Tensor, weight: NarrowWeight, config: NarrowConfig, launch: Launch = PLAIN
+def quant_split_product(
+    x: Tensor, weight: QuantWeight, config: QuantConfig, launch: Launch = PLAIN_LAUNCH
 ) -> Tensor:
-    """[splits, tokens, out] float32 parts whose sum over the first dimension is the product; of more than
-    MAX_TOKENS tokens the product itself, [1, tokens, out] in x's dtype.
+    """Returns [splits, tokens, out] float32 parts whose sum is the product.
+
+    For more than MAX_TOKENS tokens it returns the product itself, [1, tokens, out] in x's dtype.
     """
     if x.shape[0] > MAX_TOKENS:
-        return widened_product(x, weight)[None]
+        return dequantised_product(x, weight)[None]
     parts = x.new_empty((config.splits, x.shape[0], weight.num_out), dtype=torch.float32)
     _run(x, weight, None, parts, _Cut(config, _PARTS, False), ProductSpace(parts, parts), launch)
     return parts
 
 
-def narrow_gated_product(
-    x: Tensor, weight: NarrowWeight, config: NarrowConfig | None = None, launch: Launch = PLAIN
+def quant_gated_product(
+    x: Tensor, weight: QuantWeight, config: QuantConfig | None = None, launch: Launch = PLAIN_LAUNCH
 ) -> Tensor:
-    """SiLU(gate) * up of the fused weight [2 * middle, in], gate first -> [tokens, middle]."""
+    """Returns SiLU(gate) * up of the fused weight [2 * middle, in], gate first, as [tokens, middle]."""
     if x.shape[0] > MAX_TOKENS:
-        return gate(widened_product(x, weight))
+        return gate(dequantised_product(x, weight))
     config = (config or GATED_CONFIGS[x.shape[0] <= 32])._replace(splits=1)
     out = x.new_empty((x.shape[0], weight.num_out // 2))
     _run(x, weight, None, out, _Cut(config, _DIRECT, True), None, launch)
     return out
 
 
-def widened_product(
-    x: Tensor, weight: NarrowWeight, bias: Tensor | None = None, out: Tensor | None = None
+def dequantised_product(
+    x: Tensor, weight: QuantWeight, bias: Tensor | None = None, out: Tensor | None = None
 ) -> Tensor:
-    """The product of many tokens: panels of rows that stay in the cache are widened, then the library's."""
+    """Returns the product of many tokens: panels of rows are dequantised into the cache, then the library
+    multiplies.
+    """
     num_out, inner = weight.shape
     out = x.new_empty((x.shape[0], num_out)) if out is None else out
     rows = min(num_out, max(128, _PANEL_BYTES // max(1, inner * x.itemsize)))
@@ -132,41 +137,24 @@ def widened_product(
     return out if bias is None else out.add_(bias)
 
 
-def narrow_product_reference(x: Tensor, weight: NarrowWeight, bias: Tensor | None = None) -> Tensor:
-    """The same in plain torch, with the weight in x's dtype."""
+def quant_product_reference(x: Tensor, weight: QuantWeight, bias: Tensor | None = None) -> Tensor:
+    """Computes the same in plain torch, with the weight in x's dtype."""
     return F.linear(x, dequantised(weight, x.dtype), bias)
 
 
-def narrow_gated_product_reference(x: Tensor, weight: NarrowWeight) -> Tensor:
-    """The same in plain torch."""
-    return gate_reference(narrow_product_reference(x, weight))
-
-
-def tune_narrow(
-    x: Tensor, weights: list[NarrowWeight], time_of: Callable[[Callable[[], object]], float]
-) -> tuple[NarrowConfig, float]:
-    """The quickest of NARROW_CONFIGS for this shape and number of tokens, and its time: see `matmul.tune`."""
-    space = product_space(x.shape[0], weights[0].num_out, x.device)
-    times: dict[NarrowConfig, float] = {}
-    for config in NARROW_CONFIGS:
-
-        def call(config: NarrowConfig = config) -> None:
-            for weight in weights:
-                narrow_product(x, weight, None, config, space)
-
-        times[config] = time_of(call) / len(weights)
-    best = min(times, key=times.__getitem__)
-    return best, times[best]
+def quant_gated_product_reference(x: Tensor, weight: QuantWeight) -> Tensor:
+    """Computes the same in plain torch."""
+    return gate_reference(quant_product_reference(x, weight))
 
 
 class _Cut(NamedTuple):
-    config: NarrowConfig
+    config: QuantConfig
     ending: int
     is_gated: bool
 
 
 def _run(
-    x: Tensor, weight: NarrowWeight, bias: Tensor | None, out: Tensor, cut: _Cut, space: ProductSpace | None,
+    x: Tensor, weight: QuantWeight, bias: Tensor | None, out: Tensor, cut: _Cut, space: ProductSpace | None,
     launch: Launch,
 ) -> None:  # fmt: skip
     (num_tokens, inner), config = x.shape, cut.config
@@ -180,10 +168,10 @@ def _run(
         assert len(space.counters) >= tiles, "more tiles than counters"
     if num_tokens and num_out:
         tokens = max(16, power_of_two(num_tokens))
-        # The tiles in flight must fit in shared memory: fewer stages where they are wide.
+        # The tiles in flight must fit into shared memory, so wide tiles have fewer stages.
         tile_bytes = rows * weight.group + tokens * weight.chunk * x.itemsize
         stages = max(1, min(config.num_stages, _SHARED_BYTES // tile_bytes))
-        # So must a thread's sums in its registers: more warps, as long as each has rows of its own.
+        # The sums of a thread must fit into its registers: more warps, as long as each has rows of its own.
         is_wide = rows * tokens > 1024 * config.num_warps and rows >= 32 * config.num_warps
         warps = config.num_warps * (2 if is_wide else 1)
         _product[(tiles, config.splits)](
@@ -192,7 +180,7 @@ def _run(
             num_tokens, num_out, inner, x.stride(0), weight.packed.stride(0), weight.scale_words.stride(0),
             TOKENS=tokens, ROWS=rows, WORDS=weight.group // 2, BITS=weight.bits,
             SPLITS=config.splits, HAS_BIAS=bias is not None, ENDING=cut.ending, GATED=cut.is_gated,
-            WHOLE=inner % weight.chunk == 0, FIRST=stages - 1 if launch.early else 0,
+            WHOLE=inner % weight.chunk == 0, FIRST=stages - 1 if launch.pdl else 0,
             num_warps=warps, num_stages=stages, **launch.options,
         )  # fmt: skip
 
@@ -203,12 +191,12 @@ def _product(
     num_tokens, num_out, inner, x_stride, chunk_stride, scale_stride,
     TOKENS: tl.constexpr, ROWS: tl.constexpr, WORDS: tl.constexpr, BITS: tl.constexpr,
     SPLITS: tl.constexpr, HAS_BIAS: tl.constexpr, ENDING: tl.constexpr, GATED: tl.constexpr,
-    WHOLE: tl.constexpr, FIRST: tl.constexpr, EARLY: tl.constexpr,
+    WHOLE: tl.constexpr, FIRST: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     tile, split = tl.program_id(0), tl.program_id(1)
-    allow_next(EARLY)
+    launch_dependents(PDL)
     CHUNK: tl.constexpr = WORDS * 16 // BITS
-    # Rows of a gated tile are as many gates as ups behind them, so that one product does both.
+    # A gated tile has as many rows of gates as rows of ups, so that one product computes both.
     HALF: tl.constexpr = ROWS // 2 if GATED else ROWS
     num_chunks = tl.cdiv(inner, CHUNK)
     each = tl.cdiv(num_chunks, SPLITS)
@@ -226,10 +214,10 @@ def _product(
     known = x + token[None, :] * x_stride + word[:, None]
     is_token = (token < num_tokens)[None, :]
     total = tl.zeros((ROWS, TOKENS), tl.float32)
-    # Scales are asked for a chunk ahead: the compiler does so only for what goes into a product.
+    # Scales are loaded one chunk ahead, because the compiler prefetches only operands of a product.
     scale_lines = scales + own_row + tl.minimum(low, num_chunks - 1) * scale_stride
     scale = tl.load(scale_lines)
-    wait_for_input(EARLY)
+    wait_for_input(PDL)
     for chunk in range(low, high):
         start = packed + tl.cast(chunk, tl.int64) * chunk_stride
         own = tl.load(start + place, eviction_policy="evict_first")
@@ -261,7 +249,7 @@ def _product(
         size = num_tokens.to(tl.int64) * num_out
         tl.store(partial + split * size + target, total, mask=wanted)
         if ENDING == 1:
-            # NOTE: all threads' stores must be behind the barrier before one of them counts this split.
+            # NOTE: all threads must pass the barrier with their stores before one of them counts this split.
             tl.debug_barrier()
             if tl.atomic_add(counters + tile, 1, sem="acq_rel", scope="gpu") == SPLITS - 1:
                 whole = tl.zeros((HALF, TOKENS), tl.float32)
@@ -274,22 +262,22 @@ def _product(
 
 @triton.jit
 def _fetch(place, num_bytes, to_up, GATED: tl.constexpr):
-    """Ask for a tile's rows of a chunk: they depend on no kernel in front."""
-    fetch_run(place, num_bytes)
+    """Prefetches a tile's rows of a chunk, which depend on no earlier kernel."""
+    prefetch_run(place, num_bytes)
     if GATED:
-        fetch_run(place + to_up, num_bytes)
+        prefetch_run(place + to_up, num_bytes)
 
 
 @triton.jit
 def _group(first, second, near, far, none, scale_bits):
-    """The product of a group, both halves of it, times its scale."""
+    """Returns the product of a group, from both of its halves, times its scale."""
     part = tile_product(second, far, tile_product(first, near, none))
     return part * scale_bits.to(tl.float32, bitcast=True)[:, None]
 
 
 @triton.jit
 def _inputs(known, at, word, is_token, inner, WHOLE: tl.constexpr):
-    """A stretch of x, [WORDS, TOKENS]; places beyond the end are zeros and cost no reading."""
+    """Returns a part of x, [WORDS, TOKENS]; positions beyond the end are zero and not read."""
     mask = is_token if WHOLE else is_token & (word < inner - at)[:, None]
     return tl.load(known + at, mask=mask, other=0.0, eviction_policy="evict_last")
 

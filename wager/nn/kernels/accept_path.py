@@ -1,9 +1,10 @@
-"""From the target's choices to the next draft's tables without the host: the walk along accepted paths.
+"""Walks the accepted paths on the device: from the target's choices to the next draft's tables, without the
+host.
 
-A program does for its row what the host does at accept and at the start of a draft: it walks from the root
-to the node that carries the target's choice, as far as there is one (`tree/accept.py`), and writes where the
-kept tokens' features go and where the next block stands. So a drafter's graphs can be launched behind the
-target's pass, before anybody has read the verdict. Bound by latency: a few dozen dependent loads.
+One program per row does what the host does at accept and at the start of a draft. It walks from the root as
+long as a child carries the target's choice (`tree/accept.py`), and writes the destinations of the kept
+tokens' features and the position of the next block. So a drafter's graphs can be launched behind the target's
+pass before the verdict is read. The speed is limited by latency: a few dozen dependent loads.
 """
 
 # Arguments of kernels are typed by their compiler.
@@ -20,34 +21,37 @@ from wager.nn.kernels.device import power_of_two
 from wager.nn.kernels.tables import ITEM_FIELDS, ROW_FIELDS, PassTables
 
 KEPT_SIZES = (8, 16, 32)
-"""Tokens that a row may keep of one pass, pending ones and an accepted path: one of these for all rows."""
+"""Capacities for the kept tokens of a row (pending ones and an accepted path); one of them holds for all
+rows.
+"""
 MAX_KEPT = KEPT_SIZES[-1]
 MAX_NODES = 128
-"""Of one row's tree."""
+"""Largest number of nodes in the tree of a row."""
 
 
-class Header(NamedTuple):
-    """What the host says of a verified row; all 0 where there is none."""
+class VerifiedRow(NamedTuple):
+    """A verified row as the host describes it; all fields are 0 for an empty row."""
 
     num_nodes: int
     num_pending: int
     context_len: int
     first_token: int
-    """Its first token in the pass,"""
+    """Index of its first token in the pass."""
     first_choice: int
-    """the choice behind its root among all of the pass,"""
+    """Index of the choice after its root among all choices of the pass."""
     first_parent: int
-    """and its first node's parent in the second line of numbers."""
+    """Index of its first node's parent in the second line of `VerifiedPass.numbers`."""
 
 
-HEADER = len(Header._fields)
+VERIFIED_ROW_FIELDS = len(VerifiedRow._fields)
 
 
-class Walk(NamedTuple):
+class VerifiedPass(NamedTuple):
     """Verified rows on the device, all int64.
 
-    `chosen` are the target's choices behind the root and each node, row after row, `token_ids` the tokens of
-    the pass, `numbers` [2, any]: the rows' headers, and the parents of their nodes (-1: the root).
+    `chosen` are the target's choices after the root and each node, row after row. `token_ids` are the tokens
+    of the pass. `numbers` [2, any] has the rows' fields in its first line and the parents of their nodes (-1:
+    the root) in its second line.
     """
 
     chosen: Tensor
@@ -55,20 +59,22 @@ class Walk(NamedTuple):
     numbers: Tensor
 
 
-class Block(NamedTuple):
-    """What a block drafter's blocks are, and the size of its pages."""
+class BlockShape(NamedTuple):
+    """The size of a block drafter's blocks and pages."""
 
     mask_id: int
     size: int
     page_size: int
 
 
-def advance(walk: Walk, num_rows: int, tables: PassTables, places: Tensor, block: Block) -> None:
-    """Write `places` [3, rows, kept] and the lines of these rows in a block drafter's tables.
+def accept_paths(
+    walk: VerifiedPass, num_rows: int, tables: PassTables, places: Tensor, block: BlockShape
+) -> None:
+    """Writes `places` [3, rows, kept] and the lines of these rows in a block drafter's tables.
 
-    Places are each kept token's position, slot (-1 behind the last) and index in the pass. Of the tables:
-    token ids, positions and slots of the blocks, and the contexts of rows and items; the host has laid the
-    rows and their pages for the longest context each may come to.
+    Places are the position, the slot (-1 after the last) and the index in the pass of each kept token. In the
+    tables it writes token ids, positions and slots of the blocks, and the contexts of rows and items. The
+    host has written the rows and their pages for the longest possible context.
     """
     assert places.shape[0] == 3 and places.shape[2] in KEPT_SIZES and num_rows <= places.shape[1]
     assert places.stride(2) == 1 and places.stride(1) == places.shape[2]
@@ -78,7 +84,7 @@ def advance(walk: Walk, num_rows: int, tables: PassTables, places: Tensor, block
         tables.items, walk.numbers.stride(0), tables.pages.stride(0), places.stride(0), *block,
         NODES=MAX_NODES, KEPT=places.shape[2], BLOCK=power_of_two(block.size),
         ITEMS=power_of_two(len(tables.items)), NUM_ITEMS=len(tables.items), ITEM=ITEM_FIELDS, ROW=ROW_FIELDS,
-        HEAD=HEADER, num_warps=4,
+        HEAD=VERIFIED_ROW_FIELDS, num_warps=4,
     )  # fmt: skip
 
 
@@ -129,8 +135,8 @@ def _advance(
     tl.store(block_tokens + line, tl.where(step == 0, bonus, mask_id), mask=inside)
     tl.store(positions + line, place, mask=inside)
     tl.store(slots + line, page * page_size + place % page_size, mask=inside)
-    # The context is the fourth field of a row, and of the row's copy in every item of its own; the sixth is
-    # its line of the page table, which is its place.
+    # The context is the fourth field of a row, and of its copy in each of its items. The sixth field is
+    # its line of the page table.
     tl.store(rows + row * ROW + 3, context_len.to(tl.int32), mask=num_pending > 0)
     item = tl.arange(0, ITEMS)
     its = tl.load(items + item * ITEM + 5, mask=item < NUM_ITEMS, other=-1)

@@ -5,16 +5,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.nn.kernels import ways as _ways
+from tests.nn.kernels import interpreter as _interpreter
 from wager.kvcache.pool import PoolSpec
 from wager.nn.kernels.attention import AttentionPlan
-from wager.nn.kernels.cuts import PassSize, plan_pass
-from wager.nn.kernels.device import INTERPRETER, Machine
+from wager.nn.kernels.device import INTERPRETER_INFO, DeviceInfo
+from wager.nn.kernels.split_plan import PassSize, plan_pass
 from wager.nn.layers.attention import HeadShape
 
-assert _ways
+assert _interpreter
 
-H200 = Machine(132, True, True)
+H200 = DeviceInfo(132, True, True)
 HEADS = HeadShape(32, 8, 128)
 POOL = PoolSpec(1, 1, 64, 8, 128, torch.bfloat16)
 
@@ -41,7 +41,7 @@ def test_tiles_are_higher_where_arithmetic_binds() -> None:
     lines = {
         tokens: plan(1, tokens, is_long=True).tiling.tile_rows for tokens in (1, 16, 32, 48, 64, 128, 256)
     }
-    assert lines == {1: 16, 16: 64, 32: 64, 48: 64, 64: 128, 128: 128, 256: 64}
+    assert lines == {1: 16, 16: 64, 32: 64, 48: 64, 64: 128, 128: 128, 256: 128}
     assert plan(1, 64).tiling.tile_rows == 64 and plan(1, 128).tiling.tile_rows == 128
 
 
@@ -52,10 +52,12 @@ def test_a_second_kernel_merges_only_where_tiles_leave_the_device_empty() -> Non
 
 
 @pytest.mark.parametrize(
-    "machine", [INTERPRETER, H200._replace(is_roomy=False)], ids=["interpreter", "small"]
+    "device_info",
+    [INTERPRETER_INFO, H200._replace(has_large_shared_memory=False)],
+    ids=["interpreter", "small"],
 )
-def test_little_room_is_respected(machine: Machine) -> None:
-    small = plan_pass(HEADS, PassSize(1, 1), POOL, machine, "meta")
+def test_little_room_is_respected(device_info: DeviceInfo) -> None:
+    small = plan_pass(HEADS, PassSize(1, 1), POOL, device_info, "meta")
     assert small.num_stages * small.block_keys <= 64
 
 

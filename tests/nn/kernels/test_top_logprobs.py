@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from tests.nn.kernels.ways import DTYPES, random
-from wager.nn.kernels.top import Heat, top_logprobs, top_logprobs_reference
+from tests.nn.kernels.interpreter import DTYPES, random
+from wager.nn.kernels.top_logprobs import RowSampling, top_logprobs, top_logprobs_reference
 
 
-def heat(temperatures: list[float], device: torch.device) -> Heat:
+def heat(temperatures: list[float], device: torch.device) -> RowSampling:
     rows = len(temperatures)
-    return Heat(
+    return RowSampling(
         torch.tensor(temperatures, dtype=torch.float32, device=device),
         torch.arange(rows, device=device) * 11,
         torch.arange(rows, device=device) + 100,

@@ -1,9 +1,9 @@
 """A draft's candidates: the best tokens of every row of scores with their log-probabilities, in one read.
 
-Each program takes a chunk of the vocabulary: it scales and noises the scores (`noise.py`), takes its best few
-by repeated maximum over words that hold score and token id, and leaves the chunk's mass; a small kernel
-merges the chunks. The log-softmax of the whole row is never written. Bound by reading the scores, with noise
-by its logarithms; meant for a few dozen ranks at most. Ties go to the lower token id.
+Each program takes a chunk of the vocabulary. It scales the scores and adds noise (`noise.py`), finds its best
+few by repeated maximum over words of score and token id, and stores the chunk's mass; a small kernel merges
+the chunks. The log-softmax of the whole row is never written. The speed is limited by reading the scores,
+with noise by its logarithms; it is meant for a few dozen ranks at most. Ties go to the lower token id.
 """
 
 # Arguments of kernels are typed by their compiler.
@@ -19,35 +19,37 @@ from torch import Tensor
 from wager.nn.kernels.device import is_rows, key_value, order_key, power_of_two
 from wager.nn.kernels.filter import CHUNK
 from wager.nn.kernels.noise import scored
+from wager.nn.kernels.support import MAX_RANKS
 from wager.nn.noise import NoiseSource
 
-MAX_RANKS = 64
 _LOWEST = tl.constexpr(-(2**63))
 
 
-class Heat(NamedTuple):
-    """How each row is drawn, each [rows]: temperature float32 (0: plain), seeds and positions int64."""
+class RowSampling(NamedTuple):
+    """How each row is sampled, each [rows]: temperature float32 (0: no noise), seeds and positions int64."""
 
     temperature: Tensor
     seeds: Tensor
     positions: Tensor
 
 
-class Top(NamedTuple):
+class TopTokens(NamedTuple):
     """The best tokens of each row, best first: logprobs [rows, ranks] float32, token_ids int64."""
 
     logprobs: Tensor
     token_ids: Tensor
 
 
-def top_logprobs(logits: Tensor, ranks: int, heat: Heat) -> Top:
-    """Candidates of logits [rows, vocab]: the best of log-softmax(logits / T + noise), or of the plain."""
+def top_logprobs(logits: Tensor, ranks: int, heat: RowSampling) -> TopTokens:
+    """Returns candidates of logits [rows, vocab]: the best of log-softmax(logits / T + noise), or without
+    noise.
+    """
     num_rows, vocab_size = logits.shape
     ranks = min(ranks, vocab_size)
     assert 0 < ranks <= MAX_RANKS and is_rows(logits), f"{ranks} ranks"
     assert all(one.shape == (num_rows,) and one.is_contiguous() for one in heat), "one entry per row"
     device = logits.device
-    top = Top(
+    top = TopTokens(
         torch.empty((num_rows, ranks), dtype=torch.float32, device=device),
         torch.empty((num_rows, ranks), dtype=torch.int64, device=device),
     )
@@ -65,8 +67,8 @@ def top_logprobs(logits: Tensor, ranks: int, heat: Heat) -> Top:
     return top
 
 
-def top_logprobs_reference(logits: Tensor, ranks: int, heat: Heat) -> Top:
-    """The same in plain torch."""
+def top_logprobs_reference(logits: Tensor, ranks: int, heat: RowSampling) -> TopTokens:
+    """Computes the same in plain torch."""
     scores = logits if logits.dtype == torch.float64 else logits.float()
     noise = NoiseSource(logits.shape[1], capacity=0)
     rows = []
@@ -78,7 +80,7 @@ def top_logprobs_reference(logits: Tensor, ranks: int, heat: Heat) -> Top:
         rows.append(row)
     noised = torch.stack(rows) if rows else scores
     token_ids = noised.sort(dim=1, descending=True, stable=True).indices[:, :ranks]
-    return Top(noised.log_softmax(dim=1).gather(1, token_ids), token_ids)
+    return TopTokens(noised.log_softmax(dim=1).gather(1, token_ids), token_ids)
 
 
 @triton.jit
@@ -96,7 +98,7 @@ def _top_chunk(
     cell = row * tl.num_programs(1) + chunk
     tl.store(masses + cell * 2, best)
     tl.store(masses + cell * 2 + 1, tl.sum(tl.exp(scores - base), axis=0))
-    # One word per token: its score in the high half, in the low half what makes the lower id the larger word.
+    # One word per token: its score in the high half; the low half makes the lower id the larger word.
     words = ((order_key(scores).to(tl.int64) - 0x80000000) << 32) + (0xFFFFFFFF - at.to(tl.int64))
     words = tl.where(inside, words, _LOWEST)
     for rank in range(ranks):

@@ -6,16 +6,23 @@ import numpy as np
 import pytest
 import torch
 
-from tests.nn.kernels import ways
+from tests.nn.kernels import interpreter
 from wager.kvcache.pool import slot_ids
-from wager.nn.kernels.advance import HEADER, KEPT_SIZES, Block, Header, Walk, advance
+from wager.nn.kernels.accept_path import (
+    KEPT_SIZES,
+    VERIFIED_ROW_FIELDS,
+    BlockShape,
+    VerifiedPass,
+    VerifiedRow,
+    accept_paths,
+)
 from wager.nn.kernels.tables import PassTables, TableLimits, TableRow, choose_tiling
 from wager.nn.layers.attention import HeadShape
 from wager.records import Verdict
 from wager.tree import Tree, accept
 
-assert ways
-BLOCK = Block(mask_id=7, size=6, page_size=4)
+assert interpreter
+BLOCK = BlockShape(mask_id=7, size=6, page_size=4)
 WORDS = 5
 
 
@@ -66,27 +73,27 @@ def walked(cases: list[Case], num_lines: int, device: torch.device) -> tuple[tor
     limits = TableLimits(num_lines * BLOCK.size, num_lines, 40, num_lines, tiling.max_items)
     tables = PassTables(limits, device)
     lines = [TableRow(i * BLOCK.size, BLOCK.size, 0, case.longest, i) for i, case in enumerate(cases)]
-    tables.lay_rows(lines, tiling)
+    tables.write_rows(lines, tiling)
     for i, case in enumerate(cases):
-        tables.lay_pages(i, case.pages)
+        tables.write_pages(i, case.pages)
     tables.push()
-    tokens, chosen, parents, headers = [1, 1], [0], list[int](), list[Header]()
+    tokens, chosen, parents, headers = [1, 1], [0], list[int](), list[VerifiedRow]()
     for tree, own, num_pending, context_len, _ in cases:
         headers.append(
-            Header(tree.num_nodes, num_pending, context_len, len(tokens), len(chosen), len(parents))
+            VerifiedRow(tree.num_nodes, num_pending, context_len, len(tokens), len(chosen), len(parents))
         )
         tokens += [1] * num_pending + tree.token_ids.tolist()
         chosen += own
         parents += tree.parents.tolist()
     numbers = torch.full((2, 128), -9, dtype=torch.int64)
-    numbers[0, : num_lines * HEADER] = 0
-    numbers[0, : len(cases) * HEADER] = torch.tensor(headers).flatten()
+    numbers[0, : num_lines * VERIFIED_ROW_FIELDS] = 0
+    numbers[0, : len(cases) * VERIFIED_ROW_FIELDS] = torch.tensor(headers).flatten()
     numbers[1, : len(parents)] = torch.tensor(parents)
     most = max(case.num_pending + case.tree.max_depth for case in cases)
     kept = next(size for size in KEPT_SIZES if size >= most)
     places = torch.full((3, num_lines, kept), -77, dtype=torch.int64, device=device)
-    walk = Walk(torch.tensor(chosen).to(device), torch.tensor(tokens).to(device), numbers.to(device))
-    advance(walk, num_lines, tables, places, BLOCK)
+    walk = VerifiedPass(torch.tensor(chosen).to(device), torch.tensor(tokens).to(device), numbers.to(device))
+    accept_paths(walk, num_lines, tables, places, BLOCK)
     return places, tables
 
 

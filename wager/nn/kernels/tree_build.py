@@ -1,10 +1,10 @@
-"""A draft's tree built where the draft is: from candidates to the tables of the pass that verifies them.
+"""Builds a draft's tree on the device: from candidates to the tables of the pass that verifies them.
 
-One program a row does what `tree/build.py` does for one tree: it takes the most probable node, offers that
-one's next sibling and first child, and goes on. Tokens, positions and masks of the nodes go to the pass's
-tables, and the tree to where the host reads it while the pass runs. So a pass can be launched behind the
-draft, before anybody has seen it; how many nodes it has must be known by then. Bound by latency: some
-hundred cycles a node, in registers but for the table of costs.
+One program per row does what `tree/build.py` does for one tree: it takes the most probable node, adds its
+next sibling and its first child, and repeats. It writes tokens, positions and masks of the nodes to the
+tables of the pass, and the tree to a buffer that the host reads while the pass runs. So a pass can be
+launched behind the draft before the host has read it; only the number of nodes must be known. The speed is
+limited by latency: some hundred cycles per node, in registers except for the table of costs.
 """
 
 # Arguments of kernels are typed by their compiler.
@@ -21,87 +21,87 @@ from torch import Tensor
 from wager.nn.kernels.device import power_of_two
 from wager.nn.kernels.tables import PassTables
 
-MAX_PLANTED = 64
-"""Nodes of one tree: those that one word of a mask holds."""
-FIELDS = 10
-"""Of a `Bed`, as numbers: a line each."""
-TREE_FIELDS = 4
-"""depth, rank, parent, token: what the host is told of a node."""
+MAX_TREE_NODES = 64
+"""Largest number of nodes of one tree: one word of a mask has one bit per node."""
+REQUEST_FIELDS = 10
+"""Number of values of a `TreeRequest` on the device."""
+NODE_FIELDS = 4
+"""Values per node that the host reads: depth, rank, parent, token."""
 
 _LOWEST, _HIGHEST = float(np.log(1e-6)), float(np.log(1.0 - 1e-3))
 
 
-class Bed(NamedTuple):
-    """Where one row's tree grows, and how large it becomes."""
+class TreeRequest(NamedTuple):
+    """The inputs of one row's tree, and its size."""
 
     line: int
-    """Of its first candidates,"""
+    """Line of its first candidates."""
     num_depths: int
-    """of which there are so many lines,"""
+    """Number of lines of candidates, one per depth."""
     num_ranks: int
-    """and of each so many are used: 1 for a chain."""
+    """Number of candidates used per line: 1 for a chain."""
     num_nodes: int
     first: int
-    """The place of its first node in the pass."""
+    """Index of its first node in the pass."""
     root: int
-    """The position of its root."""
+    """Position of its root."""
     weights: tuple[float, float, float] | None = None
-    """Of the calibration (`policy/calibration.py`); None: the drafter's own word."""
+    """Weights of the calibration (`policy/calibration.py`); None: the drafter's own probabilities."""
 
     def numbers(self) -> list[int]:
         weights = np.array(self.weights or (0.0, 0.0, 0.0), np.float32).view(np.int32).tolist()
         return [*self[:6], self.weights is not None, *weights]
 
 
-class Ground(NamedTuple):
-    """Room on the device for as many trees as `beds` has lines."""
+class TreeBuffers(NamedTuple):
+    """Memory on the device for as many trees as `beds` has lines."""
 
     beds: Tensor
-    """[rows, FIELDS] int64"""
+    """The tree requests, [rows, FIELDS] int64."""
     costs: Tensor
-    """[rows, depths * ranks] float32"""
+    """The costs of candidates, [rows, depths * ranks] float32."""
     found: Tensor
-    """[TREE_FIELDS, tokens] int64: the nodes, at their places in the pass."""
+    """The nodes at their indices in the pass, [TREE_FIELDS, tokens] int64."""
 
 
-def most_nodes(num_depths: int, num_ranks: int) -> int:
-    """Nodes that a tree of such candidates can have, as far as one may be planted."""
+def max_tree_nodes(num_depths: int, num_ranks: int) -> int:
+    """Returns the largest number of nodes of a tree with such candidates."""
     count = level = 0
     for _ in range(num_depths):
-        level = min(max(level, 1) * num_ranks, MAX_PLANTED)
+        level = min(max(level, 1) * num_ranks, MAX_TREE_NODES)
         count += level
-    return min(count, MAX_PLANTED)
+    return min(count, MAX_TREE_NODES)
 
 
-def plant(top: Tensor, num_rows: int, ground: Ground, tables: PassTables, vocab_size: int) -> None:
-    """Grow the trees of the first `num_rows` beds from candidates `top` [lines, 2, ranks] float32.
+def build_trees(top: Tensor, num_rows: int, ground: TreeBuffers, tables: PassTables, vocab_size: int) -> None:
+    """Builds the trees of the first `num_rows` requests from candidates `top` [lines, 2, ranks] float32.
 
-    A line holds the log-probabilities of its candidates, descending, and their tokens. Writes the nodes' part
-    of the tables, and what they are to `ground.found`; the host has laid everything else.
+    A line has the log-probabilities of its candidates, descending, and their tokens. It writes the nodes'
+    part of the tables, and the nodes to `ground.found`; the host has written everything else.
     """
     beds, costs, found = ground
     ranks = top.shape[2]
-    assert top.is_contiguous() and beds.is_contiguous() and beds.shape[1] == FIELDS
+    assert top.is_contiguous() and beds.is_contiguous() and beds.shape[1] == REQUEST_FIELDS
     assert found.is_contiguous() and costs.is_contiguous() and costs.shape[1] % ranks == 0
     assert tables.masks.dtype == found.dtype == beds.dtype == torch.int64
     _plant[(num_rows,)](
         top, *ground, tables.token_ids, tables.positions, tables.masks,
         found.shape[1], costs.shape[1], tables.masks.shape[1], vocab_size - 1, _LOWEST, _HIGHEST,
-        RANKS=ranks, CELLS=power_of_two(costs.shape[1]), FRONT=2 * MAX_PLANTED, NODES=MAX_PLANTED,
-        FIELDS=FIELDS, num_warps=1,
+        RANKS=ranks, CELLS=power_of_two(costs.shape[1]), FRONT=2 * MAX_TREE_NODES, NODES=MAX_TREE_NODES,
+        REQUEST_FIELDS=REQUEST_FIELDS, num_warps=1,
     )  # fmt: skip
 
 
 @triton.jit
 def _entry(cost, depth, rank, parent):
-    """A node that may come next as one number, by which they are ordered; the parent as its node plus one."""
-    bits = cost.to(tl.int32, bitcast=True).to(tl.int64)  # of what is not negative, bits are in order
+    """Returns a node as one number by which nodes are ordered; the parent is stored as its node plus one."""
+    bits = cost.to(tl.int32, bitcast=True).to(tl.int64)  # the bits of non-negative floats are in order
     return (bits << 32) | (depth << 24) | (rank << 16) | parent
 
 
 @triton.jit
-def _lay_costs(top, bed, costs, cells, lowest, highest, RANKS: tl.constexpr, CELLS: tl.constexpr):
-    """What each candidate costs: minus the logarithm of the probability that it stands."""
+def _write_costs(top, bed, costs, cells, lowest, highest, RANKS: tl.constexpr, CELLS: tl.constexpr):
+    """Writes the cost of each candidate: minus the logarithm of its acceptance probability."""
     num_depths, num_ranks = tl.load(bed + 1), tl.load(bed + 2)
     cell = tl.arange(0, CELLS)
     depth, rank = cell // RANKS, cell % RANKS
@@ -115,17 +115,17 @@ def _lay_costs(top, bed, costs, cells, lowest, highest, RANKS: tl.constexpr, CEL
         odds = bounded - tl.log(1.0 - tl.exp(bounded))
         against = -(slope * odds + bias + by_depth * tl.minimum(depth, 4).to(tl.float32) * 0.25)
         cost = tl.maximum(against, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(against)))
-    # A candidate that is not offered, or is no number, comes behind all others.
+    # A candidate that is not offered, or is NaN, comes after all others.
     cost = tl.where((own > -1e30) & (cost < 1e30), cost, 1e30)
     tl.store(costs + cell, cost, mask=cell < cells)
 
 
 @triton.jit
-def _lay_nodes(
+def _write_nodes(
     top, bed, found, token_ids, positions, masks, stride, words, last_token,
     RANKS: tl.constexpr, NODES: tl.constexpr,
 ):  # fmt: skip
-    """Tokens, positions and masks of the nodes that were found, all at once."""
+    """Writes tokens, positions and masks of all nodes at once."""
     num_depths, num_nodes, first, root = (
         tl.load(bed + 1),
         tl.load(bed + 3),
@@ -139,7 +139,7 @@ def _lay_nodes(
     rank = tl.load(at + stride, mask=grown, other=0)
     above = tl.load(at + 2 * stride, mask=grown, other=-1)
     token = tl.load(top + (depth - 1) * 2 * RANKS + RANKS + rank, mask=grown, other=0.0)
-    # Scores that are no numbers may come with any token.
+    # A NaN score may have any token.
     token = tl.where((token >= 0.0) & (token <= last_token), token, 0.0).to(tl.int64)
     tl.store(at + 3 * stride, token, mask=grown)
     tl.store(token_ids + first + node, token, mask=grown)
@@ -159,20 +159,20 @@ def _plant(
     top, beds, costs, found, token_ids, positions, masks,
     stride, cells, words, last_token, lowest, highest,
     RANKS: tl.constexpr, CELLS: tl.constexpr, FRONT: tl.constexpr, NODES: tl.constexpr,
-    FIELDS: tl.constexpr,
+    REQUEST_FIELDS: tl.constexpr,
 ):  # fmt: skip
-    bed = beds + tl.program_id(0) * FIELDS
+    bed = beds + tl.program_id(0) * REQUEST_FIELDS
     costs += tl.program_id(0) * cells
     top += tl.load(bed) * 2 * RANKS
     num_depths, num_ranks, num_nodes = tl.load(bed + 1), tl.load(bed + 2), tl.load(bed + 3)
     nodes_at = found + tl.load(bed + 4)
-    _lay_costs(top, bed, costs, cells, lowest, highest, RANKS, CELLS)
+    _write_costs(top, bed, costs, cells, lowest, highest, RANKS, CELLS)
     tl.debug_barrier()
     slot = tl.arange(0, FRONT)
     nothing = num_nodes * 0
-    # What may come next: at first the best child of the root.
+    # The nodes that may come next: at first the best child of the root.
     entries = tl.where(slot == 0, _entry(tl.load(costs), nothing + 1, nothing, nothing), 0x7FFFFFFFFFFFFFFF)
-    reached = tl.zeros((FRONT,), tl.float32)  # the cost of each node, behind that of the root
+    reached = tl.zeros((FRONT,), tl.float32)  # the cost of each node, after that of the root
     for node in range(num_nodes):
         best = tl.min(entries, axis=0)
         cost = (best >> 32).to(tl.int32).to(tl.float32, bitcast=True)
@@ -189,4 +189,4 @@ def _plant(
         child = _entry(cost + below, depth + 1, nothing, nothing + node + 1)
         entries = tl.where(slot == node + 1, child, entries)
     tl.debug_barrier()
-    _lay_nodes(top, bed, found, token_ids, positions, masks, stride, words, last_token, RANKS, NODES)
+    _write_nodes(top, bed, found, token_ids, positions, masks, stride, words, last_token, RANKS, NODES)

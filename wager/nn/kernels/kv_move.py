@@ -1,7 +1,8 @@
-"""Copy K/V of some slots to others, in every layer and head: accepted paths of trees move into place.
+"""Copies K/V of some slots to others, in every layer and head: accepted paths of trees move into place.
 
-One launch where plain torch needs two operations, each cut into many on a large pool. Bound by launch. A
-program has one head of one layer and reads a few slots before it writes any. Called at commit.
+It needs one launch, where plain torch needs two operations that are split into many on a large pool. The
+speed is limited by the launch. A program has one head of one layer and reads a few slots before it writes
+any.
 """
 
 # Arguments of kernels are typed by their compiler.
@@ -17,10 +18,11 @@ _AT_ONCE = 16  # slots that a program reads before it writes them
 
 
 def move_slots(store: Tensor, places: Tensor, count: int) -> None:
-    """Copy slots places[0, i] to places[1, i] for i < count; store [layers, 2, kv_heads, slots, head_dim].
+    """Copies slots places[0, i] to places[1, i] for i < count; store is [layers, 2, kv_heads, slots,
+    head_dim].
 
-    Precondition: no slot is written that stands among the sources behind it. Paths of trees are such: a node
-    moves forward, and nodes of a row come in their order.
+    Precondition: no slot is written that is a source of a later copy. This holds for paths of trees: a node
+    moves forward, and the nodes of a row are in order.
     """
     layers, pair, heads, slots, head_dim = store.shape
     assert store.is_contiguous() and places.stride(1) == 1 and count <= places.shape[1]
@@ -32,11 +34,11 @@ def move_slots(store: Tensor, places: Tensor, count: int) -> None:
 
 
 def move_kept(store: Tensor, slots: Tensor, kept: Tensor) -> None:
-    """Copy what a pass laid at slots[kept[2, r, i]] to slot kept[1, r, i], wherever that is none below 0.
+    """Copies K/V from slots[kept[2, r, i]] to slot kept[1, r, i], if the latter is not negative.
 
-    So far as that is another one. `slots` are those of the pass's tokens, `kept` the tokens of each row that
-    stand, as `advance` finds them: nobody on the host needs to know which those are. Precondition: no row
-    writes where another reads, and the slots of one are in the order of its tokens.
+    `slots` are those of the tokens of the pass, and `kept` are the kept tokens of each row, as `accept_paths`
+    finds them on the device. Precondition: no row writes a slot that another reads, and the slots of a row
+    are in the order of its tokens.
     """
     layers, pair, heads, num_slots, head_dim = store.shape
     _, num_rows, num_kept = kept.shape
@@ -49,7 +51,7 @@ def move_kept(store: Tensor, slots: Tensor, kept: Tensor) -> None:
 
 
 def move_slots_reference(store: Tensor, places: Tensor, count: int) -> None:
-    """The same in plain torch: all is read before all is written."""
+    """Computes the same in plain torch: everything is read before it is written."""
     store.index_copy_(3, places[1, :count], store.index_select(3, places[0, :count]))
 
 
@@ -66,7 +68,7 @@ def _move(
         target = tl.load(places + line + first + which, mask=inside, other=0)
         mask = inside[:, None] & (dim < HEAD_DIM)[None, :]
         values = tl.load(own + source[:, None] * HEAD_DIM + dim[None, :], mask=mask)
-        tl.debug_barrier()  # what one thread writes may be what another reads
+        tl.debug_barrier()  # another thread may have to read what one thread writes
         tl.store(own + target[:, None] * HEAD_DIM + dim[None, :], values, mask=mask)
         tl.debug_barrier()
 

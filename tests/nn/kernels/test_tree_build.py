@@ -5,14 +5,22 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from tests.nn.kernels import ways
-from wager.nn.kernels.plant import FIELDS, MAX_PLANTED, TREE_FIELDS, Bed, Ground, most_nodes, plant
+from tests.nn.kernels import interpreter
 from wager.nn.kernels.tables import PassTables, TableLimits
+from wager.nn.kernels.tree_build import (
+    MAX_TREE_NODES,
+    NODE_FIELDS,
+    REQUEST_FIELDS,
+    TreeBuffers,
+    TreeRequest,
+    build_trees,
+    max_tree_nodes,
+)
 from wager.policy.calibration import Calibrator
 from wager.tree import Tree, one_tree
 from wager.tree.visibility import ancestor_words
 
-assert ways
+assert interpreter
 DEPTHS, RANKS, VOCAB, MAX_TOKENS, POISON = 15, 8, 1000, 160, -7
 FloatArray = npt.NDArray[np.float32]
 
@@ -28,30 +36,30 @@ def candidates(rng: np.random.Generator, num_lines: int, sharpness: float) -> Fl
 class Planted:
     """Beds planted on a device, over tables that were poisoned before."""
 
-    def __init__(self, device: torch.device, top: FloatArray, beds: list[Bed]) -> None:
+    def __init__(self, device: torch.device, top: FloatArray, beds: list[TreeRequest]) -> None:
         self.tables = PassTables(TableLimits(MAX_TOKENS, 4, 8, 4, 8, mask_words=2), device)
         self.tables.token_ids.fill_(POISON)
         self.tables.positions.fill_(POISON)
         self.tables.masks.fill_(POISON)
         numbers = torch.tensor([bed.numbers() for bed in beds], dtype=torch.int64, device=device)
-        assert numbers.shape[1] == FIELDS
+        assert numbers.shape[1] == REQUEST_FIELDS
         cells = max(1, *(bed.num_depths for bed in beds)) * RANKS
         costs = torch.full((len(beds), cells), torch.nan, device=device)
-        found = torch.full((TREE_FIELDS, MAX_TOKENS), POISON, dtype=torch.int64, device=device)
-        ground = Ground(numbers, costs, found)
-        plant(torch.from_numpy(top).to(device), len(beds), ground, self.tables, VOCAB)
+        found = torch.full((NODE_FIELDS, MAX_TOKENS), POISON, dtype=torch.int64, device=device)
+        ground = TreeBuffers(numbers, costs, found)
+        build_trees(torch.from_numpy(top).to(device), len(beds), ground, self.tables, VOCAB)
         self.found = found.cpu().numpy()
 
-    def tree(self, bed: Bed) -> Tree:
+    def tree(self, bed: TreeRequest) -> Tree:
         depth, _, parent, token = self.found[:, bed.first : bed.first + bed.num_nodes]
         tree = Tree(token, parent.astype(np.int32), depth.astype(np.int32))
         tree.validate()
         return tree
 
-    def ranks(self, bed: Bed) -> npt.NDArray[np.int64]:
+    def ranks(self, bed: TreeRequest) -> npt.NDArray[np.int64]:
         return self.found[1, bed.first : bed.first + bed.num_nodes]
 
-    def check_tables(self, bed: Bed) -> None:
+    def check_tables(self, bed: TreeRequest) -> None:
         """What the pass reads of the nodes, and that nothing else was touched."""
         tree, own = self.tree(bed), slice(bed.first, bed.first + bed.num_nodes)
         assert np.array_equal(self.tables.token_ids.cpu().numpy()[own], tree.token_ids)
@@ -74,7 +82,7 @@ def path_costs(tree: Tree, ranks: npt.NDArray[np.int64], costs: npt.NDArray[np.f
 def test_the_best_nodes_come_first(device: torch.device, num_nodes: int, sharpness: float) -> None:
     rng = np.random.default_rng(num_nodes)
     top = candidates(rng, DEPTHS, sharpness)
-    bed = Bed(0, DEPTHS, RANKS, num_nodes, 3, 40)
+    bed = TreeRequest(0, DEPTHS, RANKS, num_nodes, 3, 40)
     planted = Planted(device, top, [bed])
     costs = -np.minimum(top[:, 0].astype(np.float64), 0.0)
     reference = one_tree(costs, num_nodes)
@@ -91,7 +99,7 @@ def test_the_best_nodes_come_first(device: torch.device, num_nodes: int, sharpne
 @pytest.mark.parametrize("weights", [(0.0, 1.0, 0.0), (-0.7, 0.6, -1.5), (1.2, 1.9, 0.4)])
 def test_a_calibration_is_the_policys(device: torch.device, weights: tuple[float, float, float]) -> None:
     top = candidates(np.random.default_rng(5), DEPTHS + 2, 3.0)
-    bed = Bed(2, DEPTHS, RANKS, 40, 1, 0, weights)
+    bed = TreeRequest(2, DEPTHS, RANKS, 40, 1, 0, weights)
     planted = Planted(device, top, [bed])
     calibrator = Calibrator()
     calibrator.weights = list(weights)
@@ -104,7 +112,7 @@ def test_a_calibration_is_the_policys(device: torch.device, weights: tuple[float
 
 def test_a_chain_is_rank_0_alone(device: torch.device) -> None:
     top = candidates(np.random.default_rng(7), DEPTHS, 1.0)
-    bed = Bed(0, DEPTHS, 1, 9, 1, 12)
+    bed = TreeRequest(0, DEPTHS, 1, 9, 1, 12)
     planted = Planted(device, top, [bed])
     tree = planted.tree(bed)
     assert tree.is_chain and np.array_equal(tree.token_ids, top[:9, 1, 0].astype(np.int64))
@@ -114,10 +122,10 @@ def test_a_chain_is_rank_0_alone(device: torch.device) -> None:
 def test_rows_have_trees_of_their_own_and_one_may_have_none(device: torch.device) -> None:
     top = candidates(np.random.default_rng(9), 3 * DEPTHS, 1.5)
     beds = [
-        Bed(DEPTHS, DEPTHS, RANKS, 20, 1, 100),
-        Bed(0, 0, RANKS, 0, 22, 7),
-        Bed(2 * DEPTHS, 5, RANKS, 33, 23, 55, (0.1, 0.9, 0.0)),
-        Bed(0, DEPTHS, RANKS, 64, 57, 9),
+        TreeRequest(DEPTHS, DEPTHS, RANKS, 20, 1, 100),
+        TreeRequest(0, 0, RANKS, 0, 22, 7),
+        TreeRequest(2 * DEPTHS, 5, RANKS, 33, 23, 55, (0.1, 0.9, 0.0)),
+        TreeRequest(0, DEPTHS, RANKS, 64, 57, 9),
     ]
     together = Planted(device, top, beds)
     for bed in beds:
@@ -134,7 +142,7 @@ def test_what_is_not_offered_or_no_number_still_gives_a_tree_of_known_tokens(
 ) -> None:
     top = candidates(np.random.default_rng(11), DEPTHS, 1.0)
     top[3:, 0], top[3:, 1] = bad, 1e9
-    bed = Bed(0, DEPTHS, RANKS, MAX_PLANTED, 1, 0, (0.0, 1.0, 0.0))
+    bed = TreeRequest(0, DEPTHS, RANKS, MAX_TREE_NODES, 1, 0, (0.0, 1.0, 0.0))
     planted = Planted(device, top, [bed])
     tokens = planted.tree(bed).token_ids  # validates
     assert tokens.min() >= 0 and tokens.max() < VOCAB
@@ -145,4 +153,4 @@ def test_what_is_not_offered_or_no_number_still_gives_a_tree_of_known_tokens(
     ("depths", "ranks", "most"), [(0, 8, 0), (1, 8, 8), (15, 1, 15), (3, 2, 14), (2, 8, 64), (15, 8, 64)]
 )
 def test_how_many_nodes_candidates_can_make(depths: int, ranks: int, most: int) -> None:
-    assert most_nodes(depths, ranks) == most
+    assert max_tree_nodes(depths, ranks) == most

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.nn.kernels.ways import DTYPES, random
-from wager.nn.kernels.move import move_kept, move_slots, move_slots_reference
+from tests.nn.kernels.interpreter import DTYPES, random
+from wager.nn.kernels.kv_move import move_kept, move_slots, move_slots_reference
 
 
 def paths(num_rows: int, num_nodes: int, seed: int) -> torch.Tensor:

@@ -20,7 +20,7 @@ triton = pytest.importorskip("triton", reason="kernels need triton")
 tl = triton.language
 
 
-def _quicken_interpreter() -> None:
+def _speed_up_interpreter() -> None:
     """Patch the language once per module instead of once per call of a function inside a kernel.
 
     The interpreter looks through the whole language at every such call, which is nearly all of its time.
@@ -41,7 +41,7 @@ def _quicken_interpreter() -> None:
 
 
 if not torch.cuda.is_available():
-    _quicken_interpreter()
+    _speed_up_interpreter()
 
 # Norm of the error over norm of the float64 reference. The interpreter rounds bfloat16 towards zero.
 BOUNDS = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}

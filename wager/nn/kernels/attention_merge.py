@@ -1,8 +1,8 @@
-"""The splits of a tile in paged attention: which keys each has, and how their results become one.
+"""The splits of a tile in paged attention: the keys of each split, and the merge of their results.
 
-A split leaves sums over its keys, with the top score they are scaled by and the weight behind them. Merging
-goes over a tile's splits in their order, whoever does it: the split that ends last, or a kernel of its own,
-with a program per token and head. Parts of the kernel in `attention.py`, which says what the names mean.
+A split stores weighted sums over its keys, the top score that they are scaled by, and the sum of weights. The
+merge processes a tile's splits in order, in the split that ends last or in a kernel with one program per
+token and head. These functions are parts of the kernel in `attention.py`, which explains the names.
 """
 
 # Arguments of kernels are typed by their compiler.
@@ -11,32 +11,32 @@ with a program per token and head. Parts of the kernel in `attention.py`, which 
 import triton
 import triton.language as tl
 
-from wager.nn.kernels.device import allow_next, wait_for_input
+from wager.nn.kernels.device import launch_dependents, wait_for_input
 from wager.nn.kernels.tables import ITEM_FIELDS
 
 ITEM = tl.constexpr(ITEM_FIELDS)
 
 
 @triton.jit
-def extent(item, window, TILE: tl.constexpr, KEYS: tl.constexpr, HAS_WINDOW: tl.constexpr):
-    """A tile's keys [begin, end), and the length of a split; `item` points at a line of the table."""
+def key_range(item, window, TILE: tl.constexpr, KEYS: tl.constexpr, HAS_WINDOW: tl.constexpr):
+    """Returns a tile's keys [begin, end), and the length of a split; `item` points to a line of the table."""
     num_tokens, num_causal, context_len = tl.load(item + 1), tl.load(item + 2), tl.load(item + 3)
     stop = tl.minimum(tl.load(item + 6) + TILE, num_tokens)
     end = context_len + tl.where(stop <= num_causal, stop, num_tokens)
     begin = 0
     if HAS_WINDOW:
-        # Every query stands at or behind context_len, so earlier keys than this are out of all windows.
+        # Every query has position context_len or more, so keys before this are outside all windows.
         begin = tl.maximum(context_len - window + 1, 0) // KEYS * KEYS
     length = tl.cdiv(tl.cdiv(end - begin, tl.load(item + 4)), KEYS) * KEYS
     return begin, end, length
 
 
 @triton.jit
-def leave_split(
+def store_split(
     total, top, weight, partial, stats, item, head, line, real, dim,
     NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, LINES: tl.constexpr,
 ):  # fmt: skip
-    """Write one split's sums, the top score of each line and the weight behind it."""
+    """Writes one split's sums, the top score of each line and its sum of weights."""
     cell = (item.to(tl.int64) * NUM_KV_HEADS + head) * LINES
     wanted = real[:, None] & (dim < HEAD_DIM)[None, :]
     tl.store(partial + (cell + line)[:, None] * HEAD_DIM + dim[None, :], total, mask=wanted)
@@ -45,12 +45,12 @@ def leave_split(
 
 
 @triton.jit
-def merge_last(
+def merge_by_last_split(
     target, partial, stats, counters, item, used, head, line, real, dim,
     NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, LINES: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """Count a split that has been left; the last one of its tile, whose first is `item`, merges them all."""
-    # NOTE: all threads' stores must be behind the barrier before one of them counts this split.
+    """Counts a finished split; the last one of its tile, whose first is `item`, merges all of them."""
+    # NOTE: all threads must pass the barrier with their stores before one of them counts this split.
     tl.debug_barrier()
     counter = counters + item * NUM_KV_HEADS + head
     if tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == used - 1:
@@ -66,7 +66,7 @@ def _merged_tile(
     partial, stats, item, used, head, line, real, dim,
     NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, LINES: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """A tile's attention from its splits, which are the items from `item` on."""
+    """Returns a tile's attention from its splits, which are the items from `item` on."""
     split = tl.arange(0, SPLITS)
     cell = ((item + split).to(tl.int64) * NUM_KV_HEADS + head) * (2 * LINES)
     there = (split < used)[:, None] & real[None, :]
@@ -88,21 +88,21 @@ def _merged_tile(
 
 
 @triton.jit
-def merge_after(
-    items, homes, out, partial, stats, window,
+def merge_kernel(
+    items, first_items, out, partial, stats, window,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
-    LINES: tl.constexpr, KEYS: tl.constexpr, HAS_WINDOW: tl.constexpr, AT_ONCE: tl.constexpr,
-    EARLY: tl.constexpr,
+    LINES: tl.constexpr, KEYS: tl.constexpr, HAS_WINDOW: tl.constexpr, MERGE_SPLITS: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
-    """One token's attention under one query head, from the splits of its tile."""
+    """Computes one token's attention for one query head from the splits of its tile."""
     token, query = tl.program_id(0), tl.program_id(1)
-    allow_next(EARLY)
-    home = tl.load(homes + token)
+    launch_dependents(PDL)
+    home = tl.load(first_items + token)
     item = items + tl.maximum(home, 0) * ITEM
-    begin, end, length = extent(item, window, LINES // GROUP, KEYS, HAS_WINDOW)
+    begin, end, length = key_range(item, window, LINES // GROUP, KEYS, HAS_WINDOW)
     used = tl.cdiv(end - begin, length)
-    # NOTE: whoever comes next waits for this kernel alone, so all of it waits for the one before.
-    wait_for_input(EARLY)
+    # NOTE: the next kernel waits for this kernel only, so every program here waits for the previous kernel.
+    wait_for_input(PDL)
     if (home < 0) | (used <= 1):
         return
     line = (token - tl.load(item) - tl.load(item + 6)) * GROUP + query % GROUP
@@ -111,8 +111,8 @@ def merge_after(
     top = tl.full((), float("-inf"), tl.float32)
     weight = tl.full((), 0.0, tl.float32)
     total = tl.zeros((BLOCK_D,), tl.float32)
-    for first in range(0, used, AT_ONCE):
-        split = first + tl.arange(0, AT_ONCE)
+    for first in range(0, used, MERGE_SPLITS):
+        split = first + tl.arange(0, MERGE_SPLITS)
         cell = (lines + split * NUM_KV_HEADS) * LINES
         there = split < used
         tops = tl.load(stats + cell * 2 + line, mask=there, other=float("-inf"))

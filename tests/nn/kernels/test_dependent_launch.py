@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.nn.kernels.ways import random
-from tests.nn.kernels.world import Kind, Shape, World, make_world
+from tests.nn.kernels.attention_case import Kind, Shape, World, make_world
+from tests.nn.kernels.interpreter import random
 from wager.nn.kernels.attention import AttentionPlan, attend, plan_attention
-from wager.nn.kernels.device import Launch, ahead_of
+from wager.nn.kernels.device import Launch, prefetch_of
 from wager.nn.kernels.matmul import ProductConfig, gated_product, product, split_product
 from wager.nn.kernels.norm import Norm, add_norm
-from wager.nn.kernels.qkv import Places, Turn, rotation_table, write_qkv
+from wager.nn.kernels.qkv import HeadTransform, TokenSlots, rotation_table, write_qkv
 from wager.nn.layers.attention import HeadShape
 from wager.nn.rope import RopeSpec
 
@@ -30,10 +30,10 @@ class Layer:
         )
         self.norm = Norm(torch.ones(HIDDEN, dtype=torch.bfloat16, device=device), 1e-6)
         table = rotation_table(RopeSpec(HEADS.head_dim, theta=1e4), 4096, torch.bfloat16, device)
-        self.turn = Turn(HEADS, None, 1e-6, table)
+        self.turn = HeadTransform(HEADS, None, 1e-6, table)
 
     def run(self, x: Tensor, world: World, slots: Tensor, plan: AttentionPlan, launch: Launch) -> Tensor:
-        split, places = ProductConfig(64, 64, 4, 4, 4), Places(world.tables.positions, slots)
+        split, places = ProductConfig(64, 64, 4, 4, 4), TokenSlots(world.tables.positions, slots)
         fused = product(x, self.qkv, None, ProductConfig(64, 128, 1, 4, 3), None, launch)
         queries = write_qkv(fused, self.turn, places, world.layer, None, launch)
         attended = attend(queries, world.layer, world.tables, plan, None, None, launch)
@@ -60,10 +60,10 @@ def test_a_chain_of_early_launches_is_the_chain(device: torch.device, merge: str
     world = make_world(KINDS, Shape(HEADS, 64, torch.bfloat16, num_programs=264), device)
     slots, plan = own_slots(world, 64), plan_attention(HEADS, world.tiling, 64, device, merge)
     layers = [Layer(device, seed) for seed in (0, 10, 20)]
-    ahead = ahead_of(layers[0].gate_up, 1 << 20)
+    prefetch = prefetch_of(layers[0].gate_up, 1 << 20)
     first = random(world.num_tokens, HIDDEN, dtype=torch.bfloat16, device=device, seed=5)
     ends = []
-    for launch in (Launch(), *(Launch(True, one) for one in (None, ahead) for _ in range(10))):
+    for launch in (Launch(), *(Launch(True, one) for one in (None, prefetch) for _ in range(10))):
         x = first
         for layer in layers:
             x = layer.run(x, world, slots, plan, launch)

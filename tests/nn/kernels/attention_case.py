@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tests.nn.kernels.ways import random
+from tests.nn.kernels.interpreter import random
 from wager.nn.kernels.tables import (
     AttentionTables,
     PassTables,
@@ -107,7 +107,7 @@ def make_world(
         tables.host.masks[start : start + count] = mask_words(mask, kind.num_pending, shape.mask_words)
         rows.append(TableRow(start, count, kind.num_pending, kind.context_len, index + 1))
         start, taken = start + count, taken + need
-    tables.lay_rows(rows, tiling)
+    tables.write_rows(rows, tiling)
     tables.push()
     size = (2, heads.num_kv_heads, num_pages * page_size, heads.head_dim)
     layer = random(*size, dtype=shape.dtype, device=device, seed=seed + 1)

@@ -1,7 +1,7 @@
-"""Small numbers that a captured pass or a kernel reads: host memory to fill, the same on the device.
+"""Small numbers that a captured pass or a kernel reads: host memory to fill, and the same on the device.
 
-One copy sends all lines; the copy before must have been read before they are filled anew (`wait`). Used by
-whoever has a few numbers per token beside the tables of a pass.
+One copy sends all lines. The previous copy must be complete before the memory is filled again (`wait`). It
+serves callers with a few numbers per token besides the tables of a pass.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 _WORD = 1 << 64
 
 
-class Numbers:
+class StagingBuffer:
     """int64 numbers [lines, size]; a line may also hold float32 or int32 in its first half (`floats`)."""
 
     def __init__(self, lines: int, size: int, device: torch.device | str) -> None:
@@ -31,7 +31,7 @@ class Numbers:
         return self.device[line].view(torch.float32)[:count]
 
     def push(self) -> None:
-        """Send, without waiting."""
+        """Sends the lines without waiting."""
         self.device.copy_(self._host, non_blocking=True)
         if self._sent is not None:
             self._sent.record()
@@ -41,7 +41,7 @@ class Numbers:
             self._sent.synchronize()
 
 
-def signed(seed: int) -> int:
-    """A 64-bit seed as an int64 holds it."""
+def signed_seed(seed: int) -> int:
+    """Returns a 64-bit seed as a signed int64."""
     seed %= _WORD
     return seed - _WORD if seed >= _WORD >> 1 else seed
