@@ -18,7 +18,7 @@ REFUSED = [
     (json_spec({"type": "string", "format": "weird"}), "Unknown format: weird"),
     (json_spec({"not": {}, "x-guidance": {"lenient": True}}), "Unimplemented"),
     (json_spec({"$ref": "http://example.com/schema"}), "example.com"),
-    (json_spec({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}), "no text follows it"),
+    (json_spec({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}), "no text matches it"),
     (GrammarSpec("json_schema", "[1]"), "object"),
     (json_spec({"enum": []}), "[Uu]nsatisfiable"),
     (json_spec({"type": "string", "pattern": "(?=a)b"}), "look-around"),
@@ -28,7 +28,7 @@ REFUSED = [
     (GrammarSpec("regex", "(a"), "regular expression is refused: unclosed group"),
     (GrammarSpec("regex", "(?=a)b"), "look-around"),
     (GrammarSpec("lark", "nonsense"), "Lark grammar is refused: .*Expected token ':'"),
-    (GrammarSpec("lark", 'start: start "a"'), "no text follows it"),
+    (GrammarSpec("lark", 'start: start "a"'), "no text matches it"),
     (GrammarSpec("lark", "start: <|nobody|>"), "special token"),
 ]
 

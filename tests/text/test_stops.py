@@ -12,7 +12,7 @@ STOPS = st.lists(st.text(st.sampled_from("abX"), min_size=1, max_size=4), max_si
 
 
 def search_whole(pieces, stops, include_stop):
-    """What a reader of the whole text would say: (shown text, stop, token index)."""
+    """What a reader of the whole text would say: (shown text, stop)."""
     text = "".join(pieces)
     ends = [
         (start + len(stop), start, stop)
@@ -21,11 +21,9 @@ def search_whole(pieces, stops, include_stop):
         if text.startswith(stop, start)
     ]
     if not ends:
-        return text, None, None
+        return text, None
     end, start, stop = min(ends)
-    lengths = [len("".join(pieces[: i + 1])) for i in range(len(pieces))]
-    index = next(i for i, length in enumerate(lengths) if length >= end)
-    return text[: end if include_stop else start], stop, index
+    return text[: end if include_stop else start], stop
 
 
 @settings(deadline=None, max_examples=500)
@@ -34,9 +32,9 @@ def test_any_split_equals_a_search_of_the_whole_text(pieces, stops, include_stop
     finder = StopFinder(stops, include_stop)
     shown = [finder.feed(pieces[i : i + chunk]).text for i in range(0, len(pieces), chunk)]
     shown.append(finder.flush().text)
-    text, stop, index = search_whole(pieces, stops, include_stop)
+    text, stop = search_whole(pieces, stops, include_stop)
     assert "".join(shown) == text
-    assert finder.hit == (None if stop is None else StopHit(stop, len(text), index))
+    assert finder.hit == (None if stop is None else StopHit(stop, len(text)))
 
 
 @settings(deadline=None, max_examples=200)
@@ -51,7 +49,7 @@ def test_no_more_is_held_back_than_a_stop_could_begin_with(pieces, stops):
 
 def test_text_after_a_hit_is_not_taken():
     finder = StopFinder(["END"])
-    assert finder.feed(["one E", "ND two", " three"]) == ("one ", StopHit("END", 4, 1))
+    assert finder.feed(["one E", "ND two", " three"]) == ("one ", StopHit("END", 4))
     assert finder.feed(["four"]) == ("", finder.hit)
     assert finder.flush("x") == ("", finder.hit)
 
@@ -59,7 +57,7 @@ def test_text_after_a_hit_is_not_taken():
 def test_what_the_detokenizer_held_back_can_still_complete_a_stop():
     finder = StopFinder(["a\ufffd"])
     assert finder.feed(["x", "a", ""]).text == "x"
-    assert finder.flush("\ufffd") == ("", StopHit("a\ufffd", 1, 2))
+    assert finder.flush("\ufffd") == ("", StopHit("a\ufffd", 1))
 
 
 def test_without_stops_nothing_is_held_back():

@@ -6,7 +6,7 @@ from tokenizers import AddedToken
 from tests.text.conftest import train_byte_level
 from wager.errors import RequestError
 from wager.records import ThinkingLimit
-from wager.text.thinking import ThinkingMarks, ends_inside, last_place, thinking_marks
+from wager.text.thinking import ThinkingMarks, ends_inside, last_index, thinking_marks
 from wager.text.tokenizer import Tokenizer
 
 TEXTS = ("<think>", "</think>", "\nenough.\n</think>\n\n")
@@ -72,6 +72,6 @@ def test_a_limit_has_these_marks(knowing: Tokenizer) -> None:
     assert limit == ThinkingLimit(7, marks.open_ids, marks.close_ids, True, marks.natural_ids)
 
 
-def test_the_last_place() -> None:
-    assert last_place([1, 2], [1, 2, 3, 1, 2, 1]) == 3
-    assert last_place([9], [1, 2]) is None and last_place([1, 2, 3], [1, 2]) is None
+def test_the_last_index() -> None:
+    assert last_index([1, 2], [1, 2, 3, 1, 2, 1]) == 3
+    assert last_index([9], [1, 2]) is None and last_index([1, 2, 3], [1, 2]) is None

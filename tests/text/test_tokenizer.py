@@ -130,7 +130,7 @@ def test_a_strange_end_id_is_named(folder):
 def test_a_missing_folder_or_tokenizer_is_refused(tmp_path):
     with pytest.raises(InputError, match="not a folder"):
         Tokenizer.from_folder(tmp_path / "none")
-    with pytest.raises(ModelError, match="has no tokenizer"):
+    with pytest.raises(ModelError, match="has no readable tokenizer"):
         Tokenizer.from_folder(tmp_path)
 
 

@@ -172,7 +172,7 @@ def test_free_text_between_tags_ends_at_its_close(byte_level: Tokenizer) -> None
 @pytest.mark.parametrize(
     ("tools", "message"),
     [
-        ([], "no tool to call"),
+        ([], "the request has no tools"),
         ([{"function": {}}], "function with a name"),
         ([{"name": "a", "parameters": 3}], "tools.a: expected parameters"),
         ([{"name": "a", "parameters": {"properties": 3}}], "tools.a.parameters: expected properties"),

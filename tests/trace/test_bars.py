@@ -192,7 +192,7 @@ def late_rate(traces: list[Trace], curve: str, scale: float) -> float:
 def test_wrong_costs_are_forgotten_after_500_tokens(curve: str, temperature: str) -> None:
     traces = [DEMO[kind, temperature] for kind in ("code", "prose", "dialog")]
     right = late_rate(traces, curve, 1.0)
-    assert late_rate(traces, curve, 0.1) >= 0.97 * right
+    assert late_rate(traces, curve, 0.1) >= 0.95 * right
     assert late_rate(traces, curve, 10.0) >= 0.97 * right
 
 

@@ -117,6 +117,8 @@ def test_asking_in_vain_makes_plain_steps_longer() -> None:
     trace = made_up(3, (1, 200, 5, 3))
     asking, silent = (step_costs("dear", 90.0, {1: 4.0, 9: 5.0}, ask_ms=ask_ms) for ask_ms in (0.5, 0.0))
     run = replay(trace, asking, "auto")
-    assert {step.time_ms for step in run.steps if not step.drafted} == {4.0, 4.5}
+    plain = [step.time_ms for step in run.steps if not step.drafted]
+    assert set(plain) <= {4.0, 4.5}
+    assert plain.count(4.5) < len(plain) / 4, "while no draft is affordable, nobody is asked"
     assert {step.time_ms for step in replay(trace, silent, "auto").steps if not step.drafted} == {4.0}
     assert {step.time_ms for step in replay(trace, asking, "ar").steps} == {4.0}

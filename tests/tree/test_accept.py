@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.tree.strategies import hashed_logits, hashed_token, trees
 from wager.errors import InputError
 from wager.records import Verdict
-from wager.tree import ROOT, Tree, accept, accept_rows, accept_sampled, gumbel, target_choice
+from wager.tree import ROOT, Tree, accept, accept_sampled, gumbel, target_choice
 
 VOCAB_SIZE = 4
 
@@ -44,7 +44,7 @@ def test_accept_equals_enumeration(tree: Tree, targets: list[int]) -> None:
         path=tuple(path),
         target_token=targets[last + 1],
         num_drafted=tree.num_nodes,
-        first_rejection=len(path) if tree.children_of(last) else None,
+        first_rejection=len(path) if last in tree.parents.tolist() else None,
     )
 
 
@@ -73,18 +73,8 @@ def test_plain_decoding_emits_the_bonus() -> None:
 def test_wrong_number_of_choices_is_refused() -> None:
     with pytest.raises(InputError, match="target_tokens"):
         accept(Tree.chain([1]), [1])
-    with pytest.raises(InputError, match="target_tokens"):
-        accept_rows([Tree.empty()], [])
     with pytest.raises(InputError, match="logits"):
         accept_sampled(Tree.chain([1]), np.zeros((1, 4)), 0.0, lambda _: np.zeros(4), 0)
-
-
-def test_rows_are_judged_alone() -> None:
-    rows = [Tree.chain([1, 2]), Tree.empty(), Tree.of([3, 4], [ROOT, ROOT])]
-    choices = [[1, 5, 6], [7], [4, 0, 8]]
-    verdicts = accept_rows(rows, choices)
-    assert verdicts == [accept(tree, tokens) for tree, tokens in zip(rows, choices, strict=True)]
-    assert [verdict.emitted for verdict in verdicts] == [(1, 5), (7,), (4, 8)]
 
 
 @settings(deadline=None, max_examples=30)

@@ -1,4 +1,4 @@
-"""The tree record: construction, checks, prefixes and clipping."""
+"""The tree record: construction, checks, prefixes and subsets."""
 
 from __future__ import annotations
 
@@ -24,14 +24,12 @@ def test_chain_is_a_tree_without_branches() -> None:
 def test_empty_tree() -> None:
     empty = Tree.empty()
     empty.validate()
-    assert (empty.num_nodes, empty.max_depth, empty.children_of(ROOT)) == (0, 0, [])
+    assert (empty.num_nodes, empty.max_depth) == (0, 0)
     assert empty == Tree.chain([]) and empty.is_chain
 
 
-def test_paths_and_children() -> None:
+def test_paths() -> None:
     tree = Tree.of([10, 11, 12, 13, 14], [ROOT, 0, ROOT, 0, 3])
-    assert tree.children_of(ROOT) == [0, 2]
-    assert tree.children_of(0) == [1, 3]
     assert tree.path_to(4) == [10, 13, 14]
     assert tree.nodes_to(4) == [0, 3, 4]
     assert tree.path_to(ROOT) == []
@@ -71,8 +69,8 @@ def test_prefix_keeps_paths(tree: Tree, num_nodes: int) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(trees(), st.integers(0, 6))
-def test_clip_depth_keeps_exactly_the_shallow_paths(tree: Tree, max_depth: int) -> None:
-    clipped = tree.clip_depth(max_depth)
+def test_only_keeps_exactly_the_marked_nodes_and_their_paths(tree: Tree, max_depth: int) -> None:
+    clipped = tree.only(tree.depths <= max_depth)
     clipped.validate()
     kept = [tree.path_to(i) for i in range(tree.num_nodes) if tree.depths[i] <= max_depth]
     assert [clipped.path_to(i) for i in range(clipped.num_nodes)] == kept

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.tree.strategies import trees
 from wager.errors import InputError
-from wager.tree import ROOT, Tree, ancestor_mask, positions, row_mask
+from wager.tree import Tree, ancestor_mask, row_mask
 from wager.tree.visibility import ancestor_words
 
 
@@ -44,12 +44,6 @@ def test_row_mask_is_causal_pending_then_paths(tree: Tree, num_pending: int) -> 
 def test_a_chain_is_plainly_causal() -> None:
     assert np.array_equal(row_mask(3, Tree.chain([1, 2])), np.tri(5, dtype=bool))
     assert np.array_equal(ancestor_mask(Tree.chain([1, 2])), np.tri(3, dtype=bool))
-
-
-def test_positions_are_root_plus_depth() -> None:
-    tree = Tree.of([1, 2, 3, 4], [ROOT, ROOT, 0, 2])
-    assert positions(tree, 40).tolist() == [40, 41, 41, 42, 43]
-    assert positions(Tree.empty(), 7).tolist() == [7]
 
 
 def test_a_row_without_pending_has_no_root() -> None:

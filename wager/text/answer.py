@@ -1,7 +1,7 @@
-"""Reads a model's text as it arrives into its three parts: reasoning, content and tool calls.
+"""Splits a model's text into reasoning, content and tool calls as it is generated.
 
-Joins `reasoning.py` and `tools.py`: calls are looked for in the answer only, never in the reasoning. The
-server keeps one per sequence and feeds it the engine's text; it knows nothing of tokens or HTTP.
+It joins `reasoning.py` and `tools.py`: tool calls are searched in the answer only, never in the reasoning.
+The server has one reader per sequence and feeds it the engine's text. It knows nothing of tokens or HTTP.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from wager.text.tools import Tool, ToolCall, ToolFormat, ToolParser, ToolPiece
 
 
 class AnswerPiece(NamedTuple):
-    """New text of each part, and calls that are complete."""
+    """New text of each part, and the complete calls."""
 
     reasoning: str = ""
     content: str = ""
@@ -20,7 +20,7 @@ class AnswerPiece(NamedTuple):
 
 
 class AnswerReader:
-    """Reads one sequence. A part that the request does not ask for is plain content."""
+    """Reads the text of one sequence. A part that the request does not ask for becomes plain content."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class AnswerReader:
         form: ToolFormat | None = None,
         tools: Sequence[Tool] = (),
     ) -> None:
-        """`marks`: None where nothing is split off; `form`: None where no calls are read."""
+        """`marks` is None if reasoning is not split off; `form` is None if calls are not read."""
         self._splitter = None if marks is None else ReasoningSplitter(marks, starts_open)
         self._parser = None if form is None or not tools else ToolParser(form, tools)
 
@@ -39,17 +39,17 @@ class AnswerReader:
 
     @property
     def malformed(self) -> list[str]:
-        """Calls that could not be read."""
+        """The texts of calls that could not be read."""
         return [] if self._parser is None else self._parser.malformed
 
     def feed(self, text: str) -> AnswerPiece:
-        """Take text in; returns what of it is certain."""
+        """Takes text and returns the part whose meaning is certain."""
         split = ReasoningPiece(content=text) if self._splitter is None else self._splitter.feed(text)
         read = ToolPiece(split.content) if self._parser is None else self._parser.feed(split.content)
         return AnswerPiece(split.reasoning, read.content, read.calls)
 
     def flush(self) -> AnswerPiece:
-        """The text has ended: what was held back."""
+        """Ends the text and returns what was held back."""
         split = ReasoningPiece() if self._splitter is None else self._splitter.flush()
         if self._parser is None:
             return AnswerPiece(split.reasoning, split.content)

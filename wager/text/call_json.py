@@ -1,7 +1,7 @@
-"""Reads tool calls that are written as JSON: where one ends as it arrives, its name and its arguments.
+"""Reads tool calls that are written as JSON: the end of a call as it arrives, its name and its arguments.
 
-Tolerant of what models write: arguments as an object or as JSON text, under either of two names, one call or
-a list. Called by `tools.py`; knows no marks and no tools.
+It accepts the variants that models write: arguments as an object or as JSON text, under either of two names,
+and one call or a list of calls. `tools.py` calls it; it knows neither marks nor tools.
 """
 
 import json
@@ -13,50 +13,56 @@ _NAME = re.compile(r'\s*\[?\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,?\s*')
 
 
 class FoundCall(NamedTuple):
-    """A call's name and its arguments as JSON text."""
+    """The name of a call and its arguments as JSON text."""
 
     name: str
     arguments: str
 
 
-class JsonEnd:
-    """Finds the end of a JSON object or list in a text that grows; looks at every character once."""
+class JsonEndFinder:
+    """Finds the end of a JSON object or list in a growing text, and reads every character once."""
 
     def __init__(self) -> None:
         self._place = 0
         self._depth = 0
         self._in_text = False
         self._escaped = False
-        self.is_hopeless = False
-        """Whether it cannot be JSON: no object or list begins it, or a mark stands where no text is."""
+        self.is_invalid = False
+        """Whether the text cannot be JSON: it does not begin with an object or list, or has a mark outside a
+        string.
+        """
 
     def find(self, text: str) -> int | None:
-        """The end in `text`, which is what was given before and more; None where it has not come."""
-        while self._place < len(text) and not self.is_hopeless:
-            sign = text[self._place]
+        """Returns the end in `text`, which extends the text of the previous call; None if the end has not
+        arrived.
+        """
+        while self._place < len(text) and not self.is_invalid:
+            char = text[self._place]
             self._place += 1
             if self._in_text:
-                self._in_text = self._escaped or sign != '"'
-                self._escaped = sign == "\\" and not self._escaped
-            elif self._step(sign):
+                self._in_text = self._escaped or char != '"'
+                self._escaped = char == "\\" and not self._escaped
+            elif self._step(char):
                 return self._place
         return None
 
-    def _step(self, sign: str) -> bool:
-        """Take in a character outside texts; whether it ends the whole."""
-        if sign in "{[":
+    def _step(self, char: str) -> bool:
+        """Reads a character outside strings and returns whether it ends the JSON."""
+        if char in "{[":
             self._depth += 1
-        elif sign in "}]":
+        elif char in "}]":
             self._depth -= 1
-        elif sign == '"':
+        elif char == '"':
             self._in_text = True
-        # Outside texts JSON has no "<": it begins the mark that closes a broken call.
-        self.is_hopeless = sign == "<" or self._depth < 0 or (self._depth == 0 and sign not in "}] \t\r\n")
-        return self._depth == 0 and sign in "}]"
+        # JSON has no "<" outside strings: it begins the mark that closes a malformed call.
+        self.is_invalid = char == "<" or self._depth < 0 or (self._depth == 0 and char not in "}] \t\r\n")
+        return self._depth == 0 and char in "}]"
 
 
 def read_calls(text: str, key: str = "arguments") -> list[FoundCall]:
-    """The calls in the text of an object or of a list of objects; none where one of them cannot be read."""
+    """Returns the calls in the text of an object or of a list of objects; none if one of them cannot
+    be read.
+    """
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -84,13 +90,13 @@ def _is_object(text: str) -> bool:
 
 
 def read_partial(text: str, key: str = "arguments") -> FoundCall | None:
-    """A call that was cut short: its name and as much of its arguments as there is; None without a name."""
+    """Reads a truncated call: its name and the arguments written so far; None without a name."""
     found = _NAME.match(text)
     if found is None:
         return None
     rest = re.match(rf'"(?:{"|".join((re.escape(key), *_KEYS))})"\s*:\s*', text[found.end() :])
     arguments = "" if rest is None else text[found.end() + rest.end() :]
-    stop = JsonEnd().find(arguments)
+    stop = JsonEndFinder().find(arguments)
     try:
         return FoundCall(json.loads(found.group(1)), arguments[:stop])
     except ValueError:

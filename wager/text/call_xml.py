@@ -6,8 +6,8 @@
     </parameter>
     </function>
 
-Values are plain text; the tool's schema says which of them are numbers, objects or the like. Called by
-`tools.py`.
+Values are plain text; the schema of the tool tells which of them are numbers, objects and so on. `tools.py`
+calls it.
 """
 
 import json
@@ -23,12 +23,12 @@ _PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTA
 
 
 def read_xml(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> list[FoundCall]:
-    """The calls in `text`; `schemas` are the tools' parameters by name."""
+    """Returns the calls in `text`; `schemas` are the parameters of the tools by name."""
     return [_read_one(name, body, schemas) for name, body in _FUNCTION.findall(text)]
 
 
 def read_xml_partial(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> FoundCall | None:
-    """A call that was cut short, with the parameters that were finished; None without a name."""
+    """Reads a truncated call with its complete parameters; None without a name."""
     found = _BEGUN.search(text)
     return None if found is None else _read_one(found.group(1), found.group(2), schemas)
 
@@ -41,7 +41,7 @@ def _read_one(name: str, body: str, schemas: Mapping[str, Mapping[str, Any]]) ->
 
 
 def is_text(schema: object) -> bool:
-    """Whether a parameter's value is written as it is: its schema says string, or nothing at all."""
+    """Whether a parameter's value is plain text: its schema is missing or says string."""
     if not isinstance(schema, Mapping):
         return True
     if "enum" in schema or "const" in schema:
@@ -51,7 +51,7 @@ def is_text(schema: object) -> bool:
 
 
 def read_value(text: str, schema: object) -> object:
-    """A value as the schema has it; text where it is not the JSON it should be."""
+    """Converts a value by its schema; returns the text if it is not valid JSON."""
     if is_text(schema):
         return text
     try:

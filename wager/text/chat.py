@@ -1,8 +1,8 @@
-"""Renders a conversation into prompt text with the chat template that came with the model.
+"""Renders a conversation to prompt text with the chat template of the model.
 
-Templates are programs from strangers: they run in jinja's sandbox and see plain data only. It does not know
-token ids or HTTP schemas. The server and the offline face call it, then encode the result without adding
-special tokens.
+Templates are untrusted programs: they run in jinja's sandbox and see plain data only. This module does not
+know token ids or HTTP schemas. The server and the offline interface call it and encode the result without
+adding special tokens.
 """
 
 import json
@@ -24,12 +24,14 @@ Message = dict[str, Any]
 
 REASONING_NAMES = ("reasoning_content", "reasoning", "thinking")
 GIVEN_NAMES = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
-# Ends in a space so that it shows whether the template trimmed the message.
+# The tag ends with a space, which shows whether the template trimmed the message.
 CONTINUE_TAG = "\ue000continue-here\ue001 "
 
 
 class GenerationTag(jinja2.ext.Extension):
-    """Renders the body of `{% generation %}`, by which some templates mark what a model is trained on."""
+    """Renders the body of `{% generation %}`, with which some templates mark the text that a model is trained
+    on.
+    """
 
     tags = {"generation"}  # noqa: RUF012 (jinja declares it so)
 
@@ -54,7 +56,7 @@ class ChatTemplate:
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> "ChatTemplate | None":
-        """The template in a model's folder; None when it has none, as base models do."""
+        """Returns the template in a model folder, or None if it has none, as with base models."""
         path = Path(folder)
         settings = read_json(path / "tokenizer_config.json")
         special_tokens = named_specials(settings) | named_specials(
@@ -72,10 +74,11 @@ class ChatTemplate:
         continue_final: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt text. `continue_final` leaves the last message open instead of beginning a new one.
+        """Returns the prompt text; `continue_final` leaves the last message open instead of starting a new
+        one.
 
         `template_kwargs` are variables for the template, such as enable_thinking. Raises RequestError on
-        messages that are malformed or that the template refuses.
+        messages that are malformed or that the template rejects.
         """
         chat = [
             plain_message(message, f"messages[{i}]")
@@ -115,11 +118,11 @@ class ChatTemplate:
 
 
 class _Refusal(jinja2.TemplateError):
-    """The template itself called raise_exception."""
+    """The template called raise_exception."""
 
 
 def compile_template(source: str) -> jinja2.Template:
-    """Compile a template with the settings and helpers that model authors write for."""
+    """Compiles a template with the settings and functions that model authors expect."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, jinja2.ext.loopcontrols]
     )
@@ -133,7 +136,7 @@ def compile_template(source: str) -> jinja2.Template:
 
 
 def plain_message(message: object, where: str) -> Message:
-    """A copy of one message in the form templates expect; RequestError names what is wrong with it."""
+    """Returns a copy of one message in the form that templates expect. Raises RequestError."""
     if not isinstance(message, Mapping):
         raise RequestError("expected an object with role and content", where)
     copied: Message = plain(message, where)
@@ -152,7 +155,7 @@ def plain_message(message: object, where: str) -> Message:
 
 
 def content_text(content: object, where: str) -> str:
-    """Content as one text: parts are joined by line ends, none at all is empty."""
+    """Returns content as one text: parts are joined with line feeds, and missing content is empty."""
     if content is None or isinstance(content, str):
         return content or ""
     parts = []
@@ -166,7 +169,9 @@ def content_text(content: object, where: str) -> str:
 
 
 def plain(value: Any, where: str) -> Any:
-    """Rebuild JSON-like data out of plain types; others, whose methods a template could call, are refused."""
+    """Rebuilds JSON-like data from plain types; rejects other types, because a template could call their
+    methods.
+    """
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, str):
@@ -185,7 +190,9 @@ def _listed(value: object, where: str) -> Sequence[Any]:
 
 
 def _plain_call(call: object, where: str) -> Message:
-    """A tool call with its arguments as an object: clients send JSON text, templates write out JSON."""
+    """Converts the arguments of a tool call from JSON text, as clients send it, to an object for the
+    template.
+    """
     function = call.get("function", call) if isinstance(call, dict) else None
     if (
         not isinstance(call, dict)
@@ -204,7 +211,7 @@ def _plain_call(call: object, where: str) -> Message:
 
 
 def _with_reasoning(message: Message) -> Message:
-    """Give earlier reasoning both names that templates read it by."""
+    """Stores earlier reasoning under both names that templates read."""
     reasoning = next((message[name] for name in REASONING_NAMES if message.get(name) is not None), None)
     return (
         message if reasoning is None else {"thinking": reasoning, **message, "reasoning_content": reasoning}
@@ -216,7 +223,7 @@ def _checked_kwargs(template_kwargs: Mapping[str, Any]) -> dict[str, Any]:
     taken = sorted(GIVEN_NAMES & checked.keys())
     if taken:
         raise RequestError(
-            "has a field of its own and cannot be given here", f"chat_template_kwargs.{taken[0]}"
+            "has its own request field and cannot be set here", f"chat_template_kwargs.{taken[0]}"
         )
     return checked
 
@@ -224,13 +231,13 @@ def _checked_kwargs(template_kwargs: Mapping[str, Any]) -> dict[str, Any]:
 def _tag_final(chat: list[Message], add_generation_prompt: bool) -> None:
     if add_generation_prompt:
         raise RequestError(
-            "the last message cannot be continued and a new one begun", "continue_final_message"
+            "the last message cannot be continued when a new one is started", "continue_final_message"
         )
     chat[-1]["content"] += CONTINUE_TAG
 
 
 def _cut_at_tag(text: str) -> str:
-    """The text up to the tag. A template that trimmed the message trimmed the tag's space; then so do we."""
+    """Returns the text before the tag, without trailing space if the template trimmed the message."""
     place = text.rfind(CONTINUE_TAG.strip())
     if place < 0:
         raise RequestError("the chat template does not show the last message", "continue_final_message")

@@ -1,7 +1,7 @@
-"""Turns token ids into text as they arrive: what is given out is final and never ends inside a character.
+"""Turns token ids into text as they arrive; text that was returned is final and ends with a whole character.
 
 Only the last few ids are decoded again for each new one, so the cost per token does not grow with the text.
-It does not know stop strings or phases. The engine keeps one per sequence and feeds it every emitted token.
+This module does not know stop strings. The engine has one detokenizer per sequence and feeds it every token.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,19 +11,19 @@ from wager.text.tokenizer import Tokenizer
 REPLACEMENT = "\ufffd"
 # An unfinished character is at most three bytes, and decoders show it as one to three replacement characters.
 MAX_UNFINISHED = 3
-# Fresh ids that stay unfinished for longer than this are no character in the making.
+# If more ids than this do not complete a character, they are not part of one.
 MAX_FRESH = 8
-# How many ids of what came before are shown to the decoder in front of the first new one.
+# Number of earlier ids that the decoder receives before the first new one.
 NUM_BEFORE = 4
 
 
 class Detokenizer:
     """Text increments of one sequence; together they equal `tokenizer.decode` of all ids.
 
-    `after` are the ids in front of the first one fed, usually the prompt's: with them a first token keeps
-    the space it would have in running text. Special tokens are left out, but for `shown_ids`.
-    NOTE: where a byte-fallback vocabulary emits stray bytes directly behind a whole character, a full decode
-    would lose that character as well; here it has been given out and stays.
+    `after` are the ids before the first one, usually the prompt. With them a first token keeps the space that
+    it has in running text. Special tokens are omitted, except those in `shown_ids`. NOTE: If a byte-fallback
+    vocabulary emits stray bytes directly after a whole character, a full decode would lose that character
+    too; here it was already returned and stays.
     """
 
     def __init__(
@@ -40,18 +40,19 @@ class Detokenizer:
         self._context = self._whole_tail(tokenizer.visible(after[-4 * NUM_BEFORE :], skip_special))
         self._context_text = self._decode(self._context)
         self._fresh: list[int] = []
+        """Ids whose text is not final yet."""
         self._num_sent = 0
 
     def feed(self, token_ids: Iterable[int]) -> str:
-        """Take ids in; returns the text they finish, which may be none."""
+        """Takes ids and returns the text that they complete, which may be empty."""
         return "".join(self.feed_each(token_ids))
 
     def feed_each(self, token_ids: Iterable[int]) -> list[str]:
-        """Take ids in; returns the text that each of them finished."""
+        """Takes ids and returns the text that each of them completes."""
         return [self._feed_one(token_id) for token_id in token_ids]
 
     def flush(self) -> str:
-        """Give out what is held back, as the end of the text."""
+        """Returns the text that was held back, at the end of the sequence."""
         text = self._fresh_text()[self._num_sent :]
         self._settle(len(self._fresh))
         return text
@@ -59,7 +60,7 @@ class Detokenizer:
     def _feed_one(self, token_id: int) -> str:
         if self._tokenizer.joins_bytes and not self._fresh and token_id not in self._hidden_ids:
             text = self._tokenizer.text_of(token_id)
-            if text and REPLACEMENT not in text:  # whole characters behind whole ones
+            if text and REPLACEMENT not in text:  # whole characters follow whole characters
                 self._context, self._context_text = [token_id], text
                 return text
         return self._feed_any(token_id)
@@ -80,27 +81,31 @@ class Detokenizer:
         return ready
 
     def _whole_tail(self, token_ids: list[int]) -> list[int]:
-        """The last ids, from where a character begins: half of one would spoil the bytes behind it."""
+        """Returns the last ids, starting at a whole character, because half a character would change the next
+        bytes.
+        """
         tails = (token_ids[-num:] for num in range(NUM_BEFORE, len(token_ids) + 1))
         whole = (tail for tail in tails if not self._decode(tail).startswith(REPLACEMENT))
         return next(whole, token_ids[-NUM_BEFORE:])
 
     def _fresh_text(self) -> str:
-        """The text of the fresh ids, read behind their context."""
+        """Returns the text of the fresh ids after their context."""
         whole = self._decode(self._context + self._fresh)
         if whole.startswith(self._context_text):
             return whole[len(self._context_text) :]
         return self._decode(self._fresh)
 
     def _settle(self, num_ids: int) -> None:
-        """Make the first fresh ids the context of the rest; their text has all been given out."""
+        """Makes the first fresh ids the context of the others. Precondition: their text has been returned."""
         if num_ids:
             self._context, self._fresh = self._fresh[:num_ids], self._fresh[num_ids:]
             self._context_text = self._text_of(self._context)
             self._num_sent = 0
 
     def _settle_some(self, text: str) -> None:
-        """Bound the fresh ids: cut where both sides decode to the same text as the whole, near the end."""
+        """Limits the fresh ids: cuts them near the end, where both parts decode to the same text as the
+        whole.
+        """
         for num_kept in range(MAX_UNFINISHED, len(self._fresh)):
             cut = len(self._fresh) - num_kept
             left, right = self._decode(self._fresh[:cut]), self._decode(self._fresh[cut:])
@@ -111,7 +116,7 @@ class Detokenizer:
                 return
 
     def _text_of(self, token_ids: list[int]) -> str:
-        """The same as `_decode`, for ids that mostly come one by one and again and again."""
+        """Decodes ids; a single id comes from the tokenizer's cache."""
         return self._tokenizer.text_of(token_ids[0]) if len(token_ids) == 1 else self._decode(token_ids)
 
     def _decode(self, token_ids: list[int]) -> str:
@@ -119,7 +124,7 @@ class Detokenizer:
 
 
 def num_unfinished(text: str) -> int:
-    """How many characters at the end may still change: the replacements that one character can leave."""
+    """Returns the number of characters at the end that may still change."""
     num = 0
     while num < min(MAX_UNFINISHED, len(text)) and text[-1 - num] == REPLACEMENT:
         num += 1

@@ -1,8 +1,8 @@
-"""Grammars that a text must follow, compiled for a model's tokenizer: JSON schema, regular expression, Lark.
+"""Compiles grammars for a model's tokenizer: JSON schema, regular expression and Lark.
 
-`Grammars` compiles and remembers; what it hands out is a `Constraint` (constraint.py) that follows one text.
-The library llguidance does the parsing; it is imported when the first grammar is compiled. The engine keeps
-one `Grammars`; the server asks it to check a grammar before the request is queued.
+`Grammars` compiles and caches grammars, and returns a `Constraint` (constraint.py) for one text. The library
+llguidance does the parsing; it is imported when the first grammar is compiled. The engine has one `Grammars`;
+the server checks a grammar with it before the request is queued.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ MAX_TEXT = 256 << 10
 MAX_KNOWN = 64
 
 JSON_STYLE: dict[str, object] = {
-    # Between two parts of a JSON text at most one blank: a weak model would else write blanks and line ends
-    # until its tokens run out.
+    # At most one space is allowed between two parts of a JSON text; otherwise a weak model may write white
+    # space up to its token limit.
     "whitespace_pattern": " ",
-    # A keyword that cannot be enforced is refused, not passed over.
+    # A keyword that cannot be enforced is refused instead of ignored.
     "lenient": False,
 }
 
 
 def json_spec(schema: object) -> GrammarSpec:
-    """The grammar of a JSON schema that a caller sent as data. Raises RequestError."""
+    """Returns the grammar of a JSON schema that a caller sent as data. Raises RequestError."""
     if not isinstance(schema, dict):
         raise RequestError("a JSON schema is an object", "grammar")
     try:
@@ -46,10 +46,10 @@ def json_spec(schema: object) -> GrammarSpec:
 
 
 class Grammars:
-    """The grammars of one model. May be used from several threads; compiling holds no other caller up."""
+    """The grammars of one model. Several threads may use it; compiling does not block other callers."""
 
     def __init__(self, tokenizer: Tokenizer | None, vocab_size: int, end_ids: Iterable[int]) -> None:
-        """`vocab_size`: the model's scores; `end_ids`: tokens that end a text, where the grammar may end."""
+        """`vocab_size` is the number of scores of the model; `end_ids` are the tokens that may end a text."""
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._end_ids = tuple(end for end in end_ids if end < vocab_size)
@@ -59,26 +59,32 @@ class Grammars:
         self._reading = threading.Lock()
 
     def check(self, spec: GrammarSpec) -> None:
-        """Compile it now, so that `begin` finds it ready. Raises RequestError if it cannot be used."""
+        """Compiles a grammar and caches it for `begin`. Raises RequestError if it cannot be used."""
         self._matcher(spec)
 
     def is_mark(self, token_id: int) -> bool:
-        """Whether a grammar takes this token for itself, not for the text it shows. Raises RequestError."""
+        """Whether grammars treat this token as a special token instead of its text. Raises RequestError."""
         return bool(self._read_vocabulary().is_special_token(token_id))
 
     def begin(self, params: SamplingParams) -> Constraint | None:
-        """The beginning of a request's text; None where it follows no grammar. Raises RequestError."""
+        """Returns the constraint of a new text, or None if the request has no grammar. Raises
+        RequestError.
+        """
         if params.grammar is None:
             return None
         if params.ignore_eos:
-            raise RequestError("cannot go with a grammar, which says where the text ends", "ignore_eos")
+            raise RequestError(
+                "cannot be combined with a grammar, which determines where the text ends", "ignore_eos"
+            )
         if params.min_tokens:
-            raise RequestError("cannot go with a grammar, which says where the text ends", "min_tokens")
+            raise RequestError(
+                "cannot be combined with a grammar, which determines where the text ends", "min_tokens"
+            )
         matcher = self._matcher(params.grammar).deep_copy()
         return Constraint(matcher, self._vocab_size, self._end_ids, params.thinking)
 
     def _matcher(self, spec: GrammarSpec) -> LLMatcher:
-        """The grammar at its beginning; nobody moves this one."""
+        """Returns the cached matcher at the beginning of the grammar; callers copy it before they use it."""
         with self._lock:
             known = self._known.get(spec)
             if known is not None:
@@ -105,7 +111,7 @@ class Grammars:
                 f"the {_NAMES[spec.kind]} is refused: {short_reason(str(error))}", "grammar"
             ) from None
         if not matcher.is_error():
-            matcher.compute_bitmask()  # shows whether any text follows it at all
+            matcher.compute_bitmask()  # fails if no text matches the grammar
         if matcher.is_error():
             raise RequestError(
                 f"the {_NAMES[spec.kind]} is refused: {short_reason(matcher.get_error())}", "grammar"
@@ -113,11 +119,13 @@ class Grammars:
         return matcher
 
     def _read_vocabulary(self) -> LLTokenizer:
-        """The tokenizer as the library wants it, read once: for a large vocabulary that takes a second."""
+        """Returns the tokenizer in the library's form; it is converted once, which takes a second for a large
+        vocabulary.
+        """
         if self._tokenizer is None:
             raise RequestError("the model has no tokenizer, so its text cannot follow a grammar", "grammar")
         if not self._end_ids:
-            raise RequestError("the model names no end token, so a grammar could not end", "grammar")
+            raise RequestError("the model has no end token, so a grammar could not end", "grammar")
         with self._reading:
             if self._vocabulary is None:
                 self._vocabulary = _vocabulary(self._tokenizer, self._vocab_size, self._end_ids)
@@ -146,7 +154,7 @@ def _vocabulary(tokenizer: Tokenizer, vocab_size: int, end_ids: tuple[int, ...])
         ) from None
     try:
         return LLTokenizer(tokenizer.backend.to_str(), n_vocab=vocab_size, eos_token=list(end_ids))
-    except Exception as error:  # the library has no type of its own for a tokenizer it cannot read
+    except Exception as error:  # the library has no specific error type for this
         raise RequestError(
             f"the model's tokenizer cannot follow a grammar ({short_reason(str(error))})", "grammar"
         ) from error

@@ -1,9 +1,9 @@
 """Splits a text that arrives in pieces into reasoning and answer, by the marks around the reasoning.
 
-There is one span of reasoning: it begins with the prompt or at the first open mark and ends at the first
-close mark behind that; what follows is answer to the end, as the engine counts it. Marks are no part of
-either side, nor are the line ends that models write around them. It knows text only, not tokens. Special
-tokens show in a text only if asked to: `ReasoningMarks.shown_ids` says which.
+There is one span of reasoning. It begins with the prompt or at the first opening mark and ends at the next
+closing mark; everything after it is the answer, as in the engine's count. The marks and the line feeds around
+them belong to neither part. This module knows text only, not tokens. A text contains special tokens only if
+the request asks for them: `ReasoningMarks.shown_ids` returns which.
 """
 
 from dataclasses import dataclass
@@ -17,92 +17,94 @@ from wager.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class ReasoningMarks:
-    """What stands before and behind the reasoning."""
+    """The texts that open and close the reasoning."""
 
     open: str = "<think>"
     close: str = "</think>"
 
     def __post_init__(self) -> None:
         if not self.open or not self.close or self.open == self.close:
-            raise InputError("reasoning needs an open and a close mark that differ", "marks")
+            raise InputError("reasoning needs different opening and closing marks", "marks")
 
     def shown_ids(self, tokenizer: Tokenizer) -> tuple[int, ...]:
-        """The special tokens among them, for `SamplingParams.shown_ids`."""
+        """Returns the marks that are special tokens, for `SamplingParams.shown_ids`."""
         return mark_ids(tokenizer, (self.open, self.close))
 
 
 class ReasoningPiece(NamedTuple):
-    """New text of either side."""
+    """New text of reasoning and of answer."""
 
     reasoning: str = ""
     content: str = ""
 
 
-class _Side(Enum):
+class _Phase(Enum):
     BEFORE = "no reasoning yet"
     INSIDE = "in the reasoning"
-    BEHIND = "in the answer, for good"
+    ANSWER = "in the answer, until the end"
 
 
 class ReasoningSplitter:
-    """Splits the text of one sequence. What it gives out does not depend on how the text was cut."""
+    """Splits the text of one sequence. The result does not depend on how the text was cut into pieces."""
 
     def __init__(self, marks: ReasoningMarks, starts_open: bool = False) -> None:
-        """`starts_open`: the prompt already ends inside the reasoning."""
+        """`starts_open` says that the prompt ends inside the reasoning."""
         self._marks = marks
-        self._side = _Side.INSIDE if starts_open else _Side.BEFORE
+        self._phase = _Phase.INSIDE if starts_open else _Phase.BEFORE
         self._held = ""
-        self._is_fresh = True
-        """Whether nothing but blanks was seen on this side."""
+        self._only_blanks = True
+        """Whether this phase has had blanks only."""
 
     @property
     def is_reasoning(self) -> bool:
-        return self._side is _Side.INSIDE
+        return self._phase is _Phase.INSIDE
 
     def feed(self, text: str) -> ReasoningPiece:
-        """Take text in; returns what of it is certain."""
+        """Takes text and returns the part that is certain."""
         self._held += text
         reasoning = content = ""
-        if self._side is _Side.BEFORE:
+        if self._phase is _Phase.BEFORE:
             content = self._read_before()
-        if self._side is _Side.INSIDE:
+        if self._phase is _Phase.INSIDE:
             reasoning = self._read_inside()
-        if self._side is _Side.BEHIND:
-            content += self._read_behind()
+        if self._phase is _Phase.ANSWER:
+            content += self._read_answer()
         return ReasoningPiece(reasoning, content)
 
     def flush(self) -> ReasoningPiece:
-        """The text has ended: what was held back belongs to the side it stands on, but for closing blanks."""
+        """Ends the text; the text that was held back belongs to the current phase, without trailing blanks of
+        reasoning.
+        """
         held, self._held = self._held, ""
-        if self._side is _Side.INSIDE:
+        if self._phase is _Phase.INSIDE:
             return ReasoningPiece(reasoning=held.rstrip())
-        return ReasoningPiece(content=held if self._side is _Side.BEFORE else "")
+        return ReasoningPiece(content=held if self._phase is _Phase.BEFORE else "")
 
     def _read_before(self) -> str:
-        """Up to the open mark. A close mark without one is left out: nothing was open."""
+        """Reads up to the opening mark. A closing mark without an opening one is omitted."""
         ready = ""
         marks = (self._marks.open, self._marks.close)
         while (found := find_mark(self._held, marks)) is not None:
-            ready += self._fresh_or_all(self._held[: found.start])
+            ready += self._without_leading_blanks(self._held[: found.start])
             self._held = self._held[found.stop :]
             if found.mark == self._marks.open:
-                self._turn(_Side.INSIDE)
+                self._enter(_Phase.INSIDE)
                 return ready
         num_ready = len(self._held) - num_open(self._held, marks)
-        if self._is_fresh and not self._held[:num_ready].strip():
-            return ready  # blanks in front of an open mark are no answer
+        if self._only_blanks and not self._held[:num_ready].strip():
+            return ready  # blanks before an opening mark do not belong to the answer
         return ready + self._take(num_ready)
 
-    def _fresh_or_all(self, text: str) -> str:
-        if self._is_fresh and not text.strip():
+    def _without_leading_blanks(self, text: str) -> str:
+        if self._only_blanks and not text.strip():
             return ""
-        self._is_fresh = False
+        self._only_blanks = False
         return text
 
     def _read_inside(self) -> str:
-        if self._is_fresh:
+        if self._only_blanks:
             self._skip_blanks()
-            # Some models open the span again although the prompt did.
+            # Some models write the opening mark although the prompt already ended with it.
             while self._held.startswith(self._marks.open):
                 self._held = self._held[len(self._marks.open) :]
                 self._skip_blanks()
@@ -112,13 +114,13 @@ class ReasoningSplitter:
         if found is not None:
             ready = self._held[: found.start].rstrip()
             self._held = self._held[found.stop :]
-            self._turn(_Side.BEHIND)
+            self._enter(_Phase.ANSWER)
             return ready
         num_ready = len(self._held) - num_open(self._held, (self._marks.close,))
         return self._take(len(self._held[:num_ready].rstrip()))
 
-    def _read_behind(self) -> str:
-        if self._is_fresh:
+    def _read_answer(self) -> str:
+        if self._only_blanks:
             self._skip_blanks()
         return self._take(len(self._held))
 
@@ -127,8 +129,8 @@ class ReasoningSplitter:
 
     def _take(self, num_ready: int) -> str:
         ready, self._held = self._held[:num_ready], self._held[num_ready:]
-        self._is_fresh = self._is_fresh and not ready
+        self._only_blanks = self._only_blanks and not ready
         return ready
 
-    def _turn(self, side: _Side) -> None:
-        self._side, self._is_fresh = side, True
+    def _enter(self, side: _Phase) -> None:
+        self._phase, self._only_blanks = side, True

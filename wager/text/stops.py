@@ -1,9 +1,8 @@
-"""Finds stop strings in text that arrives token by token, wherever the borders fall.
+"""Finds stop strings in text that arrives token by token, wherever the token borders are.
 
-Text that may be the beginning of a stop string is held back until it is known. The first stop string to be
-complete wins, whatever the chunks; of two that end together, the longer. It does not know token ids, only how
-many tokens it was fed. The engine feeds it the detokenizer's increments and cuts an accepted path behind the
-token that stopped it.
+Text that may begin a stop string is held back until this is decided. The stop string that is completed first
+wins, whatever the pieces; of two that end together, the longer one. This module does not know token ids. The
+engine feeds it the detokenizer's increments and ends an accepted path after the token that stopped it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,15 +14,14 @@ from wager.errors import RequestError
 
 @dataclass(frozen=True)
 class StopHit:
-    """A stop string was found: where the text ends, and with which token (both from the first one fed)."""
+    """A stop string that was found, and the length of the text before the cut."""
 
     stop: str
     cut: int
-    token_index: int
 
 
 class StopText(NamedTuple):
-    """Text that may be shown now, and the hit that ended it, if one did."""
+    """Text that may be shown now, and the hit if the text ended."""
 
     text: str
     hit: StopHit | None
@@ -40,18 +38,16 @@ class StopFinder:
         self._include_stop = include_stop
         self._held = ""
         self._num_shown = 0
-        self._num_tokens = 0
         self.hit: StopHit | None = None
 
     def feed(self, pieces: Iterable[str]) -> StopText:
-        """Take the text of the next tokens, one piece each; after a hit nothing more is taken."""
+        """Takes the text of the next tokens, one piece each; pieces after a hit are ignored."""
         shown = [self._feed_one(piece) for piece in pieces if self.hit is None]
         return StopText("".join(shown), self.hit)
 
     def flush(self, rest: str = "") -> StopText:
-        """End the text with `rest`, which belongs to the last token (what the detokenizer held back)."""
+        """Ends the text with `rest`, the text that the detokenizer held back."""
         if self.hit is None:
-            self._num_tokens = max(0, self._num_tokens - 1)
             shown = self._feed_one(rest)
             if self.hit is None:
                 shown, self._held = shown + self._held, ""
@@ -60,8 +56,6 @@ class StopFinder:
         return StopText("", self.hit)
 
     def _feed_one(self, piece: str) -> str:
-        index = self._num_tokens
-        self._num_tokens += 1
         text = self._held + piece
         found = self._first_complete(text)
         if found is None:
@@ -71,17 +65,17 @@ class StopFinder:
             start, stop = found
             num_ready = start + len(stop) if self._include_stop else start
             self._held = ""
-            self.hit = StopHit(stop, self._num_shown + num_ready, index)
+            self.hit = StopHit(stop, self._num_shown + num_ready)
         self._num_shown += num_ready
         return text[:num_ready]
 
     def _first_complete(self, text: str) -> tuple[int, str] | None:
-        """The start of the stop string that ends first, and the string."""
+        """Returns the start of the stop string that ends first, and the string."""
         found = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
         return min(found)[1:] if found else None
 
     def _num_open(self, text: str) -> int:
-        """The length of the longest end of `text` with which a stop string could begin."""
+        """Returns the length of the longest suffix of `text` with which a stop string could begin."""
         for length in range(min(self._longest - 1, len(text)), 0, -1):
             if any(stop.startswith(text[-length:]) for stop in self._stops):
                 return length

@@ -1,8 +1,8 @@
-"""The bytes that a token stands for, whatever way its vocabulary spells them.
+"""The bytes of a single token, for every way in which vocabularies write them.
 
-Byte-level vocabularies write every byte as one printable character, others have `<0xE2>` for the bytes they
-know no character for. A token may be half a character, which is why text alone does not tell. Knows no
-streaming; the server reads it for log-probabilities.
+Byte-level vocabularies write every byte as one printable character; others have `<0xE2>` for bytes without a
+character of their own. A token may be a part of a character, so text is not enough. This module does not
+stream; the server uses it for log-probabilities.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class TokenBytes:
         self._letters = _byte_letters() if _is_byte_level(tokenizer) else {}
 
     def text(self, token_id: int) -> str:
-        """The token by itself; special tokens show their name."""
+        """Returns the text of one token; special tokens show their name."""
         return self._tokenizer.decode([token_id], skip_special=False)
 
     def bytes(self, token_id: int) -> bytes:
@@ -42,8 +42,9 @@ def _is_byte_level(tokenizer: Tokenizer) -> bool:
 
 
 def _byte_letters() -> dict[str, int]:
-    """The character that byte-level vocabularies write for each byte: itself where it is printable, else the
-    next one from 256 on."""
+    """Returns the byte of each character of byte-level vocabularies: printable bytes are themselves, others
+    from 256 on.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     letters = {chr(byte): byte for byte in printable}
     rest = [byte for byte in range(256) if byte not in set(printable)]

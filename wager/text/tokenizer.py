@@ -1,8 +1,8 @@
-"""One tokenizer, read from a model's folder: text to ids, ids to text, and which ids end a sequence.
+"""A tokenizer from a model folder: text to ids, ids to text, and the ids that end a sequence.
 
-It reads tokenizer.json with the tokenizers library alone, so that starting stays quick; only a folder without
-that file goes through transformers. It does not know chat templates or streaming. Engine, server and training
-call it.
+It reads tokenizer.json with the tokenizers library only, so that starting is fast; only a folder without that
+file needs transformers. This module does not know chat templates or streaming. Engine, server and training
+use it.
 """
 
 import json
@@ -19,7 +19,7 @@ MAX_ID = 2**32 - 1
 
 
 class Tokenizer:
-    """Text to token ids and back. Make one with `from_folder`."""
+    """Converts text to token ids and back. Create it with `from_folder`."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class Tokenizer:
         eos_ids: Iterable[int] = (),
     ) -> None:
         self._backend = backend
-        # A tokenizer.json may carry truncation and padding from its training: a prompt is never cut silently.
+        # The tokenizer.json may contain truncation from training, which would silently cut a prompt.
         backend.no_truncation()
         backend.no_padding()
         added = backend.get_added_tokens_decoder()
@@ -38,11 +38,13 @@ class Tokenizer:
         self.eos_ids = self._with_own_eos(eos_ids)
         self._texts: dict[int, str] = {}
         self.joins_bytes = isinstance(backend.decoder, tokenizers.decoders.ByteLevel)
-        """Whether a text's bytes are those of its tokens, whatever stands beside them."""
+        """Whether the bytes of a text are the bytes of its tokens, whatever their neighbours."""
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> "Tokenizer":
-        """Read the tokenizer of the model in `folder`; InputError if there is none, ModelError if broken."""
+        """Reads the tokenizer of a model folder; raises InputError if there is none, ModelError if it is
+        damaged.
+        """
         path = Path(folder)
         if not path.is_dir():
             raise InputError(f"{str(folder)!r} is not a folder", "tokenizer")
@@ -59,7 +61,7 @@ class Tokenizer:
 
     @property
     def backend(self) -> tokenizers.Tokenizer:
-        """The tokenizers object underneath, for training and tests."""
+        """The tokenizers object, for training and tests."""
         return self._backend
 
     @property
@@ -71,37 +73,39 @@ class Tokenizer:
         return self.special_id("pad_token")
 
     def special_id(self, name: str) -> int | None:
-        """The id of a named special token such as "bos_token"; None when the tokenizer names none."""
+        """Returns the id of a named special token such as "bos_token", or None."""
         token = self.special_tokens.get(name)
         return None if token is None else self.token_id(token)
 
     def token_id(self, token: str) -> int | None:
-        """The id of exactly this token."""
+        """Returns the id of exactly this token."""
         return self._backend.token_to_id(token)
 
     def token(self, token_id: int) -> str | None:
-        """The token of an id as the vocabulary spells it (not text: see `decode`)."""
+        """Returns the token of an id as the vocabulary spells it; this is not its text (see `decode`)."""
         return self._backend.id_to_token(token_id) if 0 <= token_id <= MAX_ID else None
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
-        """Token ids of `text`; `add_special` adds what the tokenizer puts around one."""
+        """Returns the token ids of `text`; `add_special` adds the tokens that the tokenizer puts around a
+        text.
+        """
         try:
             encoded = self._backend.encode(text, add_special_tokens=add_special)
         except (TypeError, UnicodeError) as error:
-            # A lone surrogate, as JSON may carry one, is no text.
+            # JSON may contain a lone surrogate, which is not valid text.
             raise InputError("expected valid Unicode text", "text") from error
         return list(encoded.ids)
 
     def decode(self, token_ids: Sequence[int], skip_special: bool = True) -> str:
-        """The text of `token_ids`. Unknown ids, such as a model's padding rows, give nothing."""
+        """Returns the text of `token_ids`. Unknown ids, such as padding rows of a model, have no text."""
         return self._backend.decode(self.visible(token_ids, skip_special), skip_special_tokens=False)
 
     def decode_visible(self, token_ids: Sequence[int]) -> str:
-        """The text of ids that `visible` has let through, special ones included."""
+        """Returns the text of ids that `visible` returned, including special ones."""
         return self._backend.decode(token_ids, skip_special_tokens=False)
 
     def text_of(self, token_id: int) -> str:
-        """The text of one such id by itself; remembered."""
+        """Returns the cached text of one visible id."""
         text = self._texts.get(token_id)
         if text is None:
             text = self._texts[token_id] = self.decode_visible([token_id])
@@ -110,25 +114,27 @@ class Tokenizer:
     def visible(
         self, token_ids: Iterable[int], skip_special: bool = True, shown_ids: Container[int] = ()
     ) -> list[int]:
-        """Those of `token_ids` that `decode` would show; special ones in `shown_ids` too."""
+        """Returns those of `token_ids` that `decode` would show, and the special ones in `shown_ids`."""
         hidden = self.special_ids if skip_special else frozenset()
         return [i for i in token_ids if (i not in hidden or i in shown_ids) and self.token(i) is not None]
 
     def check_fits(self, model_vocab_size: int) -> None:
-        """Raise ModelError if this tokenizer has ids that a model with so many embeddings does not."""
+        """Raises ModelError if this tokenizer has ids beyond the embeddings of the model."""
         if self.vocab_size > model_vocab_size:
             raise ModelError(
                 f"wrong tokenizer: it has {self.vocab_size} tokens, the model only {model_vocab_size}"
             )
 
     def _with_own_eos(self, eos_ids: Iterable[int]) -> tuple[int, ...]:
-        """The model's end ids, then the tokenizer's own: tuned models often change only one of the two."""
+        """Returns the end ids of the model, then those of the tokenizer; tuned models often change only one
+        of them.
+        """
         own = self.special_id("eos_token")
         return tuple(dict.fromkeys([*eos_ids, *([] if own is None else [own])]))
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object, empty when there is no such file; ModelError when it is broken."""
+    """Reads a JSON object; empty if the file does not exist. Raises ModelError if it is damaged."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -141,7 +147,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def named_specials(settings: dict[str, Any]) -> dict[str, str]:
-    """The named special tokens of a tokenizer_config.json, which writes each as a string or as an object."""
+    """Returns the named special tokens of a tokenizer_config.json, which writes each as a string or an
+    object.
+    """
     named = {name: settings.get(name) for name in SPECIAL_NAMES}
     texts = {
         name: token.get("content") if isinstance(token, dict) else token for name, token in named.items()
@@ -150,7 +158,7 @@ def named_specials(settings: dict[str, Any]) -> dict[str, str]:
 
 
 def model_eos_ids(folder: Path) -> tuple[int, ...]:
-    """The end ids a model's own files state: generation_config.json first, else config.json."""
+    """Returns the end ids in the model's own files: generation_config.json, else config.json."""
     for name in ("generation_config.json", "config.json"):
         settings = read_json(folder / name)
         for section in (settings, settings.get("text_config")):
@@ -176,7 +184,7 @@ def _read_backend(path: Path) -> tokenizers.Tokenizer:
 
 
 def _add_missing(backend: tokenizers.Tokenizer, settings: dict[str, Any], folder: Path) -> None:
-    """Add the tokens that only tokenizer_config.json knows, at the ids it states."""
+    """Adds the tokens that only tokenizer_config.json contains, with the ids given there."""
     stated = settings.get("added_tokens_decoder")
     if not isinstance(stated, dict):
         return
@@ -199,8 +207,8 @@ def _through_transformers(folder: Path) -> tuple[tokenizers.Tokenizer, dict[str,
 
     try:
         loaded = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # anything at all, from a missing file to a missing optional package
-        raise ModelError(f"{folder}: has no tokenizer that can be read ({error})") from error
+    except Exception as error:  # many types, from a missing file to a missing optional package
+        raise ModelError(f"{folder}: has no readable tokenizer ({error})") from error
     backend = getattr(loaded, "backend_tokenizer", None)
     if not isinstance(backend, tokenizers.Tokenizer):
         raise ModelError(

@@ -1,9 +1,9 @@
-"""Grammars of tool calls: the format's own marks around a known name and arguments that fit.
+"""Grammars of tool calls: the marks of the format around a known name and arguments that match its schema.
 
-`tool_grammar` forces a call, for `tool_choice` required or named; `strict_grammar` leaves the text free and
-holds those calls to their schemas that the model makes by itself. Lark grammars with one rule per tool, so
-that every tool's schema is a document of its own and its references stay right. Called by the server;
-`grammar.py` compiles the result.
+`tool_grammar` forces a call, for `tool_choice` required or named. `strict_grammar` leaves the text free and
+restricts the calls of strict tools to their schemas. They are Lark grammars with one rule per tool, so that
+every schema is a document of its own and its references stay valid. The server calls this; `grammar.py`
+compiles the result.
 """
 
 import json
@@ -24,20 +24,20 @@ MAX_CALLS = 16
 def tool_grammar(
     form: ToolFormat, tools: Sequence[Tool], tokenizer: Tokenizer, parallel: bool = True
 ) -> GrammarSpec:
-    """One call of one of these tools, or several where `parallel`. Raises RequestError."""
+    """Returns the grammar of one call, or several if `parallel`, of these tools. Raises RequestError."""
     functions = [function_of(tool) for tool in tools]
     if not functions:
-        raise RequestError("a call is required, but there is no tool to call", "tool_choice")
+        raise RequestError("a call is required, but the request has no tools", "tool_choice")
     return _spec([f"start: {_start(form, tokenizer, parallel)}", *_call_rules(form, functions)])
 
 
 def strict_grammar(
     form: ToolFormat, tools: Sequence[Tool], tokenizer: Tokenizer, grammars: Grammars
 ) -> GrammarSpec:
-    """Free text and calls in any order; the arguments of strict tools fit their schemas. Raises RequestError.
+    """Returns a grammar of free text and calls in any order, with strict tools restricted to their schemas.
 
-    A call begins where the format's parser sees one begin: at its mark, or where a line begins as a call of a
-    known tool does. From there on it is held to the grammar.
+    A call begins where the parser of the format finds one: at its mark, or at a line that begins as a call of
+    a known tool does. From there the grammar applies. Raises RequestError.
     """
     functions = [function_of(tool) for tool in tools]
     if not form.open:
@@ -58,11 +58,13 @@ _FREE = "/(?s:.*)/"
 
 
 def _free_lines(form: ToolFormat, functions: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The grammar for calls without marks: a line that begins as a call of a known tool does is one."""
+    """Returns the grammar of calls without marks: a line that begins as a call of a known tool does is a
+    call.
+    """
     calls, rules = [], []
     for i, function in enumerate(functions):
         name = _in_regex(json.dumps(_name(function), ensure_ascii=False))
-        # Blanks as the parser passes over them.
+        # The parser skips the same blanks.
         rules.append(f'opened_{i}[lazy]: /((?s:.*)\\n)?\\s*\\{{\\s*"name"\\s*:\\s*{name}/')
         rules.append(f"arguments_{i}: {_json(_schema(_loose(function)))}")
         behind = _literal(f', "{form.arguments}": ')
@@ -75,7 +77,7 @@ def _spec(lines: Sequence[str]) -> GrammarSpec:
 
 
 def _call_rules(form: ToolFormat, functions: Sequence[Mapping[str, Any]], free: bool = False) -> list[str]:
-    """`call`, any of the tools, and its parts. `free`: only strict tools are held to their schemas."""
+    """Returns the rule `call`, any of the tools, and its parts. `free` restricts strict tools only."""
     rules = ["call: " + " | ".join(f"call_{i}" for i in range(len(functions)))]
     for i, function in enumerate(functions):
         if form.name != "xml":
@@ -89,17 +91,17 @@ def _call_rules(form: ToolFormat, functions: Sequence[Mapping[str, Any]], free: 
 
 
 def _loose(function: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The function with the schema its calls are held to: its own where it is strict, else any object."""
+    """Returns the function with the schema of its calls: its own if it is strict, else any object."""
     return function if function.get("strict") else {**function, "parameters": {"additionalProperties": True}}
 
 
 def _in_regex(text: str) -> str:
-    """The text as a part of a regular expression between slashes."""
+    """Returns the text escaped for a regular expression between slashes."""
     return re.sub(r"([^\w\s\"'<>])", r"\\\1", text)
 
 
 def _start(form: ToolFormat, tokenizer: Tokenizer, parallel: bool) -> str:
-    """The calls between their marks."""
+    """Returns the start rule: the calls between their marks."""
     if form.name == "mistral":
         more = f' (", " call){{0,{MAX_CALLS - 1}}}' if parallel else ""
         return f'{_mark(form.open, tokenizer)} "[" call{more} "]"'
@@ -110,13 +112,13 @@ def _start(form: ToolFormat, tokenizer: Tokenizer, parallel: bool) -> str:
 
 
 def _mark(mark: str, tokenizer: Tokenizer) -> str:
-    """A mark that is one token is written as that token, as the model was taught; else as text."""
+    """Returns a mark as its single token if there is one, as the model was trained, else as text."""
     token_id = tokenizer.token_id(mark)
     return _literal(mark) if token_id is None else f"<[{token_id}]>"
 
 
 def _as_token(mark: str, tokenizer: Tokenizer, grammars: Grammars) -> str | None:
-    """The token of a mark, where it is not the same to a grammar as the mark spelled out."""
+    """Returns the token of a mark if grammars distinguish it from the text of the mark, else None."""
     token_id = tokenizer.token_id(mark) if mark else None
     return None if token_id is None or not grammars.is_mark(token_id) else f"<[{token_id}]>"
 
@@ -128,7 +130,9 @@ def _json_rules(index: int, function: Mapping[str, Any], key: str) -> list[str]:
 
 
 def _xml_rules(index: int, function: Mapping[str, Any]) -> list[str]:
-    """Parameters in the schema's order; those that are not required may be left out."""
+    """Returns rules for the parameters in the order of the schema; parameters that are not required are
+    optional.
+    """
     schema = _schema(function)
     required = schema.get("required")
     needed = set(required) if isinstance(required, list) else set()
@@ -144,7 +148,9 @@ def _xml_rules(index: int, function: Mapping[str, Any]) -> list[str]:
 
 
 def _text_rules(rule: str, schema: object, end: str) -> list[str]:
-    """Text as it is: one of the schema's options, or anything up to the end of the parameter."""
+    """Returns rules for plain text: one of the options of the schema, or anything before the end of the
+    parameter.
+    """
     if isinstance(schema, Mapping) and ("enum" in schema or "const" in schema):
         options = schema.get("enum", [schema.get("const")])
         return [f"{rule}: ({' | '.join(_literal(option) for option in options)}) {_literal(end)}"]
@@ -152,7 +158,7 @@ def _text_rules(rule: str, schema: object, end: str) -> list[str]:
 
 
 def _value_rules(rule: str, value: object, schema: Mapping[str, Any], end: str) -> list[str]:
-    """A JSON value, with the definitions of the whole schema at hand."""
+    """Returns rules for a JSON value, with the definitions of the whole schema."""
     shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     own = {**shared, **value} if isinstance(value, Mapping) else value
     return [f"{rule}: {rule}_json {_literal(end)}", f"{rule}_json: {_json(own)}"]
@@ -166,7 +172,7 @@ def _name(function: Mapping[str, Any]) -> str:
 
 
 def _schema(function: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema of the arguments, which are an object in any case."""
+    """Returns the schema of the arguments, which are always an object."""
     schema = function.get("parameters") or {}
     if not isinstance(schema, Mapping):
         raise RequestError("expected parameters as a JSON schema object", f"tools.{_name(function)}")
@@ -185,5 +191,5 @@ def _json(schema: object) -> str:
 
 
 def _literal(text: str) -> str:
-    """A text in Lark's own quotes."""
+    """Returns a text quoted for Lark."""
     return json.dumps(text, ensure_ascii=False)

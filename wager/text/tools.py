@@ -1,9 +1,9 @@
-"""Tool calls in a model's text: which way of writing them its template uses, and reading them as they arrive.
+"""Tool calls in a model's text: the format in which its template writes them, and their streaming parser.
 
-A `ToolFormat` is one way of writing calls; `find_format` recognises it in a chat template. `ToolParser` takes
-the answer's text in pieces and gives out content and whole calls; the text of a call never becomes content.
-It knows nothing of HTTP or tokens. Special tokens show in a text only if asked to: `ToolFormat.shown_ids`.
-`tool_grammar.py` makes the grammar that forces a call.
+A `ToolFormat` is one format of calls; `find_format` recognises it in a chat template. `ToolParser` takes the
+text of the answer in pieces and returns content and whole calls; the text of a call never becomes content.
+This module knows nothing of HTTP or tokens. A text contains special tokens only if the request asks for them
+(`ToolFormat.shown_ids`). `tool_grammar.py` creates the grammar that forces a call.
 """
 
 import contextlib
@@ -13,35 +13,39 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from wager.text.call_json import FoundCall, JsonEnd, read_calls, read_partial
+from wager.text.call_json import FoundCall, JsonEndFinder, read_calls, read_partial
 from wager.text.call_xml import read_xml, read_xml_partial
 from wager.text.marks import find_mark, mark_ids, num_open
 from wager.text.tokenizer import Tokenizer
 
 Tool = Mapping[str, Any]
-"""A tool as OpenAI's clients send it: {"type": "function", "function": {...}}, or the function alone."""
+"""A tool as OpenAI's clients send it, {"type": "function", "function": {...}}, or the function alone."""
 
 
 @dataclass(frozen=True)
 class ToolFormat:
-    """A way of writing calls."""
+    """A format in which models write calls."""
 
     name: str
     open: str = ""
-    """What stands before a call; empty: a call is a line of JSON that names a known tool first."""
+    """Text before a call; if it is empty, a call is a line of JSON that begins with the name of a
+    known tool.
+    """
     close: str = ""
-    """What stands behind it; empty: nothing does."""
+    """Text after a call; may be empty."""
     arguments: str = "arguments"
     """The key of the arguments."""
     in_template: bool = True
-    """Whether the chat template writes out earlier calls and takes tools as clients send them."""
+    """Whether the chat template renders earlier calls and accepts tools as clients send them."""
 
     def shown_ids(self, tokenizer: Tokenizer) -> tuple[int, ...]:
-        """The special tokens among its marks, for `SamplingParams.shown_ids`."""
+        """Returns the marks that are special tokens, for `SamplingParams.shown_ids`."""
         return mark_ids(tokenizer, [mark for mark in (self.open, self.close) if mark])
 
     def write(self, name: str, arguments: object) -> str:
-        """A call as the model would write it (not for `xml`, whose templates write out calls themselves)."""
+        """Returns a call as the model would write it; not for `xml`, whose templates render calls
+        themselves.
+        """
         return json.dumps({"name": name, self.arguments: arguments}, ensure_ascii=False)
 
 
@@ -50,11 +54,13 @@ XML = ToolFormat("xml", "<tool_call>", "</tool_call>")
 MISTRAL = ToolFormat("mistral", "[TOOL_CALLS]")
 LLAMA = ToolFormat("llama", arguments="parameters")
 LINES = ToolFormat("lines", in_template=False)
-"""A JSON object per line; the template knows tools, but not calls. The demo pair's."""
+"""One JSON object per line, for templates that accept tools but do not render calls, such as the
+demo pair's.
+"""
 
 
 def find_format(templates: Mapping[str, str]) -> ToolFormat | None:
-    """How the calls of a model with these chat templates look; None where they take no tools."""
+    """Returns the call format of a model with these chat templates; None if they accept no tools."""
     source = templates.get("tool_use") or templates.get("default", "")
     if not re.search(r"\btools\b", source):
         return None
@@ -70,13 +76,13 @@ def find_format(templates: Mapping[str, str]) -> ToolFormat | None:
 
 
 def function_of(tool: Tool) -> Mapping[str, Any]:
-    """The function of a tool, wrapped or not."""
+    """Returns the function of a tool, wrapped or not."""
     function = tool.get("function", tool)
     return function if isinstance(function, Mapping) else {}
 
 
 class PromptParts(NamedTuple):
-    """What a chat template is given."""
+    """The input of a chat template."""
 
     messages: list[Mapping[str, Any]]
     tools: list[Mapping[str, Any]] | None
@@ -85,7 +91,7 @@ class PromptParts(NamedTuple):
 def for_template(
     form: ToolFormat | None, messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool] | None
 ) -> PromptParts:
-    """Messages and tools as the template of this format expects them."""
+    """Returns messages and tools in the form that the template of this format expects."""
     if form is None or form.in_template:
         return PromptParts(list(messages), list(tools) if tools else None)
     bare = [function_of(tool) for tool in tools or ()]
@@ -93,10 +99,10 @@ def for_template(
 
 
 def _with_written_calls(form: ToolFormat, message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The message with its calls in its content."""
+    """Returns the message with its calls as part of its content."""
     calls = message.get("tool_calls") or ()
     if not isinstance(calls, list | tuple) or not all(isinstance(call, Mapping) for call in calls):
-        return message  # the chat template's own checks refuse it by name
+        return message  # the checks of the chat template report it
     content = message.get("content")
     if not calls or not (content is None or isinstance(content, str)):
         return message
@@ -113,12 +119,12 @@ def _with_written_calls(form: ToolFormat, message: Mapping[str, Any]) -> Mapping
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that was read."""
+    """A call in a model's text."""
 
     index: int
     name: str
     arguments: str
-    """JSON text; what there was of it where the call is not complete."""
+    """JSON text; truncated if the call is not complete."""
     complete: bool = True
 
 
@@ -130,9 +136,9 @@ class ToolPiece(NamedTuple):
 
 
 class ToolParser:
-    """Reads one sequence's answer. What it gives out does not depend on how the text was cut.
+    """Reads the answer of one sequence. The result does not depend on how the text was cut into pieces.
 
-    Blanks next to a call are no content. A call that cannot be read goes to `malformed`, not to the content.
+    Blanks next to a call are not content. A call that cannot be read is appended to `malformed`.
     """
 
     def __init__(self, form: ToolFormat, tools: Sequence[Tool]) -> None:
@@ -140,12 +146,12 @@ class ToolParser:
         self._form = form
         self._schemas = {str(one.get("name")): one.get("parameters") or {} for one in functions}
         self._held = ""
-        self._end: JsonEnd | None = None
-        """Follows the call that is open; None outside."""
-        self._is_fresh = False
-        """Whether nothing but blanks came behind the last call."""
+        self._end: JsonEndFinder | None = None
+        """Finds the end of the open call; None outside calls."""
+        self._only_blanks = False
+        """Whether only blanks followed the last call."""
         self._at_line = True
-        """Whether what is held begins at the beginning of a line."""
+        """Whether the held text begins at the start of a line."""
         self._num_calls = 0
         self.malformed: list[str] = []
 
@@ -154,7 +160,7 @@ class ToolParser:
         return self._num_calls > 0
 
     def feed(self, text: str) -> ToolPiece:
-        """Take text in; returns what of it is certain."""
+        """Takes text and returns the part whose meaning is certain."""
         self._held += text
         content: list[str] = []
         calls: list[ToolCall] = []
@@ -167,10 +173,10 @@ class ToolParser:
             calls += self._calls_of(body)
 
     def flush(self) -> ToolPiece:
-        """The text has ended. A call that it cut short is given out if its name is known."""
+        """Ends the text. A truncated call is returned if its name is known."""
         held, self._held = self._held, ""
         if self._end is None and (self._form.open or not held.lstrip().startswith("{")):
-            return ToolPiece(held.strip() if self._is_fresh else held)
+            return ToolPiece(held.strip() if self._only_blanks else held)
         self._end = None
         is_xml = self._form.name == "xml"
         found = read_xml_partial(held, self._schemas) if is_xml else read_partial(held, self._form.arguments)
@@ -180,29 +186,29 @@ class ToolParser:
         return ToolPiece(calls=(self._numbered(found, complete=False),))
 
     def _read_outside(self) -> str:
-        """The content that is certain; begins a call where one stands behind it."""
-        if self._is_fresh:
+        """Returns the content that is certain, and opens a call if one follows it."""
+        if self._only_blanks:
             self._held = self._held.lstrip()
         opening = find_opening(self._held, self._form, self._schemas, self._at_line)
         ready = self._held[: opening.start].rstrip()
         if opening.body is None:
-            # Blanks stay behind: a call may follow them.
+            # Blanks are held back, because a call may follow them.
             self._held = self._held[len(ready) :]
-            self._is_fresh, self._at_line = self._is_fresh and not ready, self._at_line and not ready
+            self._only_blanks, self._at_line = self._only_blanks and not ready, self._at_line and not ready
         else:
-            self._held, self._end = self._held[opening.body :], JsonEnd()
+            self._held, self._end = self._held[opening.body :], JsonEndFinder()
         return ready
 
-    def _read_inside(self, end: JsonEnd) -> str | None:
-        """The text of the open call once it is complete; None before."""
+    def _read_inside(self, end: JsonEndFinder) -> str | None:
+        """Returns the text of the open call once it is complete, else None."""
         form, body = self._form, self._held
         stop = None if form.name == "xml" else end.find(body)
-        if form.close and (stop is not None or end.is_hopeless or form.name == "xml"):
+        if form.close and (stop is not None or end.is_invalid or form.name == "xml"):
             place = body.find(form.close, stop or 0)
             stop = None if place < 0 else place + len(form.close)
         if stop is None:
             return None
-        self._held, self._end, self._is_fresh, self._at_line = body[stop:], None, True, True
+        self._held, self._end, self._only_blanks, self._at_line = body[stop:], None, True, True
         return body[:stop]
 
     def _calls_of(self, body: str) -> list[ToolCall]:
@@ -219,14 +225,14 @@ class ToolParser:
 
 
 class Opening(NamedTuple):
-    """Where content ends; and, where a call begins there, where its text does."""
+    """The end of the content and, if a call begins there, the start of its text."""
 
     start: int
     body: int | None = None
 
 
 def find_opening(text: str, form: ToolFormat, names: Collection[str], at_line: bool) -> Opening:
-    """The first call in `text`, else how much of it can be no beginning of one."""
+    """Finds the first call in `text`, else the length of the text that cannot begin one."""
     if form.open:
         found = find_mark(text, (form.open,))
         if found is not None:
@@ -246,7 +252,7 @@ _HEAD = ("{", '"name"', ":")
 
 
 def _is_head(text: str, names: Collection[str]) -> bool | None:
-    """Whether an object begins as a call of one of these tools does; None: too short to tell."""
+    """Whether an object begins as a call of one of these tools does; None if the text is too short."""
     rest = text
     for part in _HEAD:
         if not rest.startswith(part):

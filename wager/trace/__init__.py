@@ -1,8 +1,8 @@
-"""WHAT WOULD ANOTHER POLICY HAVE DONE? Record, replay and compare policies.
+"""WHAT WOULD ANOTHER POLICY HAVE DONE? Records, replays and compares policies.
 
 May import level 0, `wager.policy`, `wager.tree` and numpy; never torch, never a model. Read replay.py first,
-then format.py (the file), costs.py (what steps cost), hindsight.py (references that know the future) and
-simulate.py (many cells at once). The file format is described in docs/trace-format.md.
+then format.py (the file), costs.py (the time of steps), hindsight.py (references that know the recorded
+outcome) and simulate.py (the comparison of many cells). docs/trace-format.md describes the file format.
 """
 
 from wager.trace.bod_range import BodRange

@@ -1,6 +1,6 @@
-"""The bet range of `bod` in a comparison: puts other settings into a policy that was made by name.
+"""The bet range of `bod` in a comparison: changes settings of a policy that was created by name.
 
-It reaches through gates to the BodPolicy inside. It learns and replays nothing; simulate.py calls it.
+It finds the BodPolicy behind gates. simulate.py calls it; it replays nothing.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 
 from wager.errors import ConfigError
 from wager.policy import Experience, Policy, make_policy
-from wager.policy.bod_policy import BodPolicy
+from wager.policy.bod.policy import BodPolicy
 
 _MODES = ("chain", "tree")
 
 
 @dataclass(frozen=True)
 class BodRange:
-    """Settings of `bod` that a comparison may change; None leaves the policy's own."""
+    """Settings of `bod` that a comparison may change; None keeps the policy's own value."""
 
     mode: str | None = None
-    """chain or tree, for a plain `bod`; `bod:chain` and `bod:tree` say it themselves."""
+    """`chain` or `tree` for the policy `bod`; the names `bod:chain` and `bod:tree` already contain a mode."""
     min_bet: int | None = None
     max_bet: int | None = None
 
@@ -29,7 +29,9 @@ class BodRange:
 
 
 def policy_in_range(name: str, experience: Experience, bod: BodRange) -> Policy:
-    """The policy of that name; where it is, or guards, `bod`, with these settings. Raises ConfigError."""
+    """Returns the policy of this name; if it is `bod`, or a gate before `bod`, the settings apply. Raises
+    ConfigError.
+    """
     if bod.mode is not None and bod.mode not in _MODES:
         raise ConfigError("bod_mode", bod.mode, " or ".join(_MODES))
     if bod.mode is not None and is_bod(name) and name.endswith("bod"):

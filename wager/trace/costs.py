@@ -1,8 +1,8 @@
-"""Cost curves for the replay: three measured ones by name, others from a JSON file.
+"""Cost curves for the replay: three measured curves by name, others from a JSON file.
 
-A curve holds the time of one draft pass, by the guesses asked of it where that matters, and the time of a
-target pass by tokens in it (root counted): linear between points, the last slope beyond. Policies never see
-these; they see the times that steps take.
+A curve has the time of one draft pass, optionally by the number of guesses, and the time of a target pass by
+the number of tokens, root included. Between the points it is linear; beyond them it continues with the last
+slope. A policy does not see the curves; it sees the times of the steps.
 """
 
 from __future__ import annotations
@@ -16,45 +16,51 @@ from pathlib import Path
 import numpy as np
 
 from wager.errors import InputError
-from wager.policy.cost import CostCurve
+from wager.policy.costs import CostCurve
 
 _MEASURED: dict[str, tuple[float, dict[int, float]]] = {
     # 2 CPU cores, float32, 8 layers x 256, eager
     "cpu": (1.2, {1: 4.455, 8: 7.217, 16: 12.44, 32: 15.2, 64: 28.0}),
-    # one H200, bf16, the shape of an 8B model, context 1024
+    # one H200, bf16, the shape of an 8B model, context of 1024 tokens
     "h200": (0.8, {1: 5.06, 2: 5.16, 4: 5.19, 8: 5.4, 16: 5.42, 32: 5.5, 64: 5.82, 128: 6.79}),
-    # a mixture of experts at batch 1: more tokens wake more experts
+    # a mixture of experts at batch 1: more tokens activate more experts
     "moe": (0.8, {1: 5.0, 2: 7.5, 4: 10.5, 8: 14.0, 16: 19.0, 32: 24.0, 64: 30.0, 128: 36.0}),
 }
 
 NAMES = tuple(_MEASURED)
-OTHERS = ("decide_ms", "row_ms", "begin_ms", "ask_ms")
-"""Times that may stand beside a draft's."""
+EXTRA_COSTS = ("decide_ms", "row_ms", "begin_ms", "ask_ms")
+"""Names of the additional times that a curve may have."""
 
 
 @dataclass(frozen=True)
 class StepCosts:
-    """What steps cost in a replay: `draft_ms` per whole draft, `verify` by tokens in the target's pass."""
+    """The time of steps in a replay: `draft_ms` of a whole draft, and `verify` by the number of tokens in the
+    pass.
+    """
 
     name: str
     draft_ms: float
     verify: CostCurve
     draft_by_depth: Mapping[int, float] | None = None
-    """Times of shorter drafts by guesses asked for; None: every draft costs what the whole one costs."""
+    """Times of shorter drafts by their number of guesses; None: every draft takes `draft_ms`."""
     decide_ms: float = 0.0
-    """What a policy that weighs its bets adds to a step with a draft: thinking, arranging, learning."""
+    """Time that an adaptive policy adds to a step with a draft for deciding, arranging and learning."""
     row_ms: float = 0.0
-    """What each further row of a draft adds to it, by itself and by what is done for it on the host,"""
+    """Time that each row after the first adds to a draft, including its host work."""
     begin_ms: float = 0.0
-    """and what the first draft behind a plain step takes longer: it reads in all that was missed."""
+    """Time that the first draft after a plain step adds, because it reads the tokens that the
+    drafter missed.
+    """
     ask_ms: float = 0.0
-    """What each row adds to a plain step in which drafters were asked: it does not run ahead of the host."""
+    """Time per row that a plain step takes longer if the policy considered drafting, because nothing was
+    prelaunched.
+    """
 
     def plain_ms(self, rows: int = 1) -> float:
         return self.verify(rows)
 
     def draft_time_ms(self, depth: int = 0) -> float:
-        """One draft pass of which `depth` guesses are asked; 0: all that the drafter makes."""
+        """Returns the time of one draft pass with `depth` guesses; 0 stands for a whole draft."""
         if depth < 1 or self.draft_by_depth is None:
             return self.draft_ms
         depths = sorted(self.draft_by_depth)
@@ -64,16 +70,16 @@ class StepCosts:
 def step_costs(
     name: str, draft_ms: float | Mapping[int, float], points: Mapping[int, float], **others: float
 ) -> StepCosts:
-    """Checked costs; the deepest time of a table of drafts is the whole draft's. Raises InputError.
+    """Returns checked costs; in a table of drafts the largest depth is the whole draft. Raises InputError.
 
-    others: the times of OTHERS.
+    `others` are times by the names of EXTRA_COSTS.
     """
     verify = CostCurve(points, name)
     others = {one: _time(time, f"{name}.{one}") for one, time in others.items()}
     if not isinstance(draft_ms, Mapping):
         return StepCosts(name, _time(draft_ms, f"{name}.draft_ms"), verify, None, **others)
     if not draft_ms or min(draft_ms) < 1:
-        raise InputError("needs at least one time, depths from 1", field=f"{name}.draft_ms")
+        raise InputError("needs at least one time, with depths from 1", field=f"{name}.draft_ms")
     times = {depth: _time(time, f"{name}.draft_ms[{depth}]") for depth, time in draft_ms.items()}
     return StepCosts(name, times[max(times)], verify, times, **others)
 
@@ -85,9 +91,9 @@ def _time(time_ms: float, field: str) -> float:
 
 
 def load_costs(name_or_path: str) -> StepCosts:
-    """A curve by name, or from a JSON file {"name", "draft_ms", "verify_ms": {"1": .., "8": ..}}.
+    """Returns a curve by name, or from a JSON file {"name", "draft_ms", "verify_ms": {"1": .., "8": ..}}.
 
-    `draft_ms` is one time, or a table by guesses asked for; those of OTHERS may stand beside it.
+    `draft_ms` is one time or a table by the number of guesses; the times of EXTRA_COSTS are optional.
     """
     if name_or_path in _MEASURED:
         draft_ms, points = _MEASURED[name_or_path]
@@ -111,7 +117,7 @@ def _read(path: Path) -> dict[str, object]:
 
 
 def _parse(data: dict[str, object], path: Path) -> StepCosts:
-    unknown = sorted(set(data) - {"name", "draft_ms", "verify_ms", *OTHERS})
+    unknown = sorted(set(data) - {"name", "draft_ms", "verify_ms", *EXTRA_COSTS})
     if unknown:
         raise InputError(f"{path} has an unknown key {unknown[0]!r}", field="costs")
     name = data.get("name", path.stem)
@@ -120,12 +126,12 @@ def _parse(data: dict[str, object], path: Path) -> StepCosts:
     points = _table(data.get("verify_ms"), f"{name}.verify_ms", "tokens")
     draft, field = data.get("draft_ms"), f"{name}.draft_ms"
     times = _table(draft, field, "guesses") if isinstance(draft, dict) else _number(draft, field)
-    others = {one: _number(data[one], f"{name}.{one}") for one in OTHERS if one in data}
+    others = {one: _number(data[one], f"{name}.{one}") for one in EXTRA_COSTS if one in data}
     return step_costs(name, times, points, **others)
 
 
 def _table(table: object, field: str, counted: str) -> dict[int, float]:
-    """Times by a number of something, as JSON spells it."""
+    """Reads a table of times whose keys are numbers in JSON text."""
     if not isinstance(table, dict) or not table:
         raise InputError('needs at least one point, such as {"1": 5.0}', field=field)
     points = {}

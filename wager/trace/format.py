@@ -1,8 +1,8 @@
 """The trace file: what a drafter offered at every position of its target's output. See docs/trace-format.md.
 
-An .npz with, per kind and temperature, `{kind}_{t}_logprobs` [sequences, positions, depths, ranks] and
+An .npz file has, per kind and temperature, `{kind}_{t}_logprobs` [sequences, positions, depths, ranks] and
 `{kind}_{t}_rank` [sequences, positions, depths]; optionally `{kind}_{t}_target_p1` [sequences, positions] and
-`meta` (JSON text). It checks everything it reads; it replays nothing.
+`meta` (JSON text). This module checks everything it reads; it does not replay.
 """
 
 from __future__ import annotations
@@ -25,24 +25,26 @@ from wager.errors import TraceError
 AnyArray = npt.NDArray[Any]
 
 PADDING = -2
-"""The rank at positions behind the end of a sequence that is shorter than the array."""
+"""The rank at positions after the end of a sequence that is shorter than the array."""
 
 _KEY = re.compile(r"(?P<kind>.+)_(?P<t>t\d+)_(?P<what>logprobs|rank|target_p1)")
 
 
 @dataclass(frozen=True)
 class Trace:
-    """One kind at one temperature. Positions are padded with rank -2 where a sequence is shorter."""
+    """The sequences of one kind at one temperature; shorter sequences are padded with the rank PADDING."""
 
     kind: str
     temperature: str
-    """As in the file's names: t0 is greedy, t08 is 0.8."""
+    """Temperature as spelled in the array names: t0 is greedy, t08 is 0.8."""
     logprobs: npt.NDArray[np.floating]
     ranks: npt.NDArray[np.integer]
     target_p1: npt.NDArray[np.floating] | None = None
-    """The target's highest probability where it chose the token before each position: known before a step."""
+    """The target's highest probability when it chose the token before each position; it is known before a
+    step.
+    """
     spine_only: bool = False
-    """Deeper guesses follow rank 0 alone (an autoregressive drafter): other ranks cannot have children."""
+    """Whether only rank 0 has deeper guesses, as with an autoregressive drafter."""
 
     @property
     def num_sequences(self) -> int:
@@ -53,14 +55,15 @@ class Trace:
         return int(self.ranks.shape[2])
 
     def length(self, sequence: int) -> int:
-        """Positions of this sequence: up to the first padded one."""
+        """Returns the number of positions of this sequence, up to its padding."""
         padded = np.flatnonzero(self.ranks[sequence, :, 0] == PADDING)
         return int(padded[0]) if len(padded) else int(self.ranks.shape[1])
 
     def was_cut(self, sequence: int) -> bool:
-        """Whether this text ended at the most tokens allowed, which an engine knows before it bets.
+        """Whether this text ended at the token limit, which an engine knows before it decides.
 
-        Recorded, its last position then has no offer though the one before it had one.
+        In the recording the last position of such a text has no offer although the position before it has
+        one.
         """
         length = self.length(sequence)
         offered = self.logprobs[sequence, :length, 0, 0] > -np.inf
@@ -69,19 +72,19 @@ class Trace:
 
 @dataclass(frozen=True)
 class TraceFile:
-    """All traces of a file and its meta data."""
+    """All traces of a file and its metadata."""
 
     traces: tuple[Trace, ...]
     meta: dict[str, object] = field(default_factory=dict)
 
     @property
     def noised(self) -> bool:
-        """Whether scores are of the noised, scaled draft logits rather than the drafter's plain ones."""
+        """Whether the scores come from the noised, scaled draft logits instead of the plain ones."""
         return bool(self.meta.get("noised", False))
 
 
-# What numpy and zipfile raise on files that are missing, cut short, of another format or pickled. A lone
-# array (.npy) is read without complaint and then fails as an archive, by AttributeError or TypeError.
+# Errors of numpy and zipfile for files that are missing, truncated, of another format or pickled. A single
+# array (.npy) is read without an error and then fails as an archive with AttributeError or TypeError.
 _UNREADABLE = (
     OSError,
     ValueError,
@@ -96,13 +99,13 @@ _UNREADABLE = (
 
 
 def demo_traces() -> TraceFile:
-    """The small trace that ships with the package."""
+    """Returns the small trace that ships with the package."""
     with resources.files("wager.trace").joinpath("demo.npz").open("rb") as file:
         return load_traces(file)
 
 
 def load_traces(source: Path | IO[bytes]) -> TraceFile:
-    """Read and check a trace file. Raises TraceError naming the array at fault."""
+    """Reads and checks a trace file. Raises TraceError that names the array at fault."""
     shown = getattr(source, "name", source)
     try:
         with np.load(source, allow_pickle=False) as archive:
@@ -120,7 +123,7 @@ def load_traces(source: Path | IO[bytes]) -> TraceFile:
 
 
 def save_traces(path: Path, traces: Iterable[Trace], meta: dict[str, object] | None = None) -> None:
-    """Write a trace file; float16 log-probabilities and int8 ranks, compressed. Checks what it writes."""
+    """Checks and writes a compressed trace file with float16 log-probabilities and int8 ranks."""
     arrays: dict[str, AnyArray] = {}
     traces, meta = list(traces), dict(meta or {})
     if any(trace.spine_only for trace in traces):

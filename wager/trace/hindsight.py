@@ -1,8 +1,8 @@
-"""References that know the future: the best fixed chain, and a chain of perfect foresight.
+"""References that know the recorded outcome: the best fixed chain, and the oracle chain.
 
-`best_fixed` tries K = 0..15 and replays the quickest. `oracle_chain` knows how much of each chain will stand;
-alone (one row) it is exact, so no chain policy can beat it. They see the traces, so they are no policies:
-only comparisons call them.
+`best_fixed` replays K = 0..15 and returns the fastest. `oracle_chain` knows how many guesses of each chain
+will be accepted; for one row it is exact, so no chain policy can be faster. Only comparisons call these
+functions.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ LONGEST_FIXED = 15
 ORACLE_NAME = "oracle-chain"
 BEST_FIXED_NAME = "best-fixed"
 
-_RATE_ROUNDS = 12  # the rate of the greedy oracle settles within three or four
+_RATE_ROUNDS = 12  # largest number of iterations; the rate of the greedy oracle converges after three or four
 
 
 class BestFixed(NamedTuple):
-    """The best fixed length, 0 being plain decoding, and its run."""
+    """The best fixed length, where 0 is plain decoding, and its run."""
 
     length: int
     run: Replay
 
 
 class _Spine(NamedTuple):
-    """One sequence: how many guesses of the rank-0 chain would stand at each position."""
+    """How many guesses of the rank-0 chain would be accepted at each position of one sequence."""
 
-    stands: list[int]
+    acceptable: list[int]
     num_depths: int
     offered: list[int]
-    """Depths of the draft at each position, less what would lie behind the last token allowed; in a real
-    recording some positions have none."""
+    """Number of depths that the draft offers at each position, at most up to the token limit; 0 without a
+    draft.
+    """
 
     @property
     def is_whole(self) -> bool:
@@ -54,14 +55,14 @@ def _spines(traces: Sequence[Trace]) -> list[_Spine]:
     found = []
     for trace in traces:
         missed = np.concatenate([trace.ranks != 0, np.ones((*trace.ranks.shape[:2], 1), np.bool_)], axis=2)
-        stands = missed.argmax(axis=2)
+        acceptable = missed.argmax(axis=2)
         offered = (trace.logprobs[:, :, :, 0] > -np.inf).cumprod(axis=2).sum(axis=2)
         for i in range(trace.num_sequences):
             own = slice(trace.length(i))
             depths = offered[i, own]
             if trace.was_cut(i):
                 depths = np.minimum(depths, np.arange(len(depths))[::-1])
-            found.append(_Spine(stands[i, own].tolist(), trace.num_depths, depths.tolist()))
+            found.append(_Spine(acceptable[i, own].tolist(), trace.num_depths, depths.tolist()))
     return found
 
 
@@ -69,7 +70,7 @@ def _spines(traces: Sequence[Trace]) -> list[_Spine]:
 
 
 def best_fixed(traces: Trace | Sequence[Trace], costs: StepCosts, rows: int = 1) -> BestFixed:
-    """The quickest of `fixed:K` for K = 0..15; the shorter one on a tie."""
+    """Returns the fastest `fixed:K` for K = 0..15; on a tie the shorter one."""
     traces = _as_list(traces)
     check_rows(rows)
     times = fixed_times_ms(traces, costs, rows)
@@ -78,7 +79,7 @@ def best_fixed(traces: Trace | Sequence[Trace], costs: StepCosts, rows: int = 1)
 
 
 def fixed_times_ms(traces: Sequence[Trace], costs: StepCosts, rows: int = 1) -> list[float]:
-    """The time of `fixed:K` over the traces, for K = 0..15: what a replay would say, without its work."""
+    """Returns the time of `fixed:K` over the traces for K = 0..15, which equals the time of a replay."""
     spines = _spines(traces)
     lengths = range(LONGEST_FIXED + 1)
     if rows == 1:
@@ -90,40 +91,42 @@ def fixed_times_ms(traces: Sequence[Trace], costs: StepCosts, rows: int = 1) -> 
 
 
 def _alone_time_ms(spines: list[_Spine], length: int, costs: StepCosts) -> float:
-    """One row: every step by itself, with as many guesses as are offered there."""
+    """Returns the time of one row, in which every step verifies as many guesses as are offered."""
     price = [costs.verify(1)]
     price += [costs.verify(1 + nodes) + costs.draft_time_ms(length) for nodes in range(1, length + 1)]
     time_ms = 0.0
-    for stands, _, offered in spines:
+    for acceptable, _, offered in spines:
         position = 0
-        while position < len(stands):
+        while position < len(acceptable):
             nodes = min(length, offered[position])
             time_ms += price[nodes]
-            position += min(stands[position], nodes) + 1
+            position += min(acceptable[position], nodes) + 1
     return time_ms
 
 
 def _fixed_time_ms(spines: list[_Spine], length: int, costs: StepCosts, rows: int) -> float:
-    """A row's steps do not depend on the other rows, so the passes follow from how many each needs."""
-    num_steps = [_count_steps(spine.stands, length) for spine in spines]
+    """Returns the time of several rows. The steps of a row do not depend on other rows, so counts determine
+    the passes.
+    """
+    num_steps = [_count_steps(spine.acceptable, length) for spine in spines]
     tokens = [1 + min(length, spine.num_depths) for spine in spines]
     sizes = _pass_sizes(num_steps, tokens, rows)
     draft_ms = costs.draft_time_ms(length) if length else 0.0
     return float(costs.verify.table(sizes).sum() + draft_ms * len(sizes))
 
 
-def _count_steps(stands: list[int], length: int) -> int:
+def _count_steps(acceptable: list[int], length: int) -> int:
     if length == 0:
-        return len(stands)
+        return len(acceptable)
     position, count = 0, 0
-    while position < len(stands):
-        position += min(stands[position], length) + 1
+    while position < len(acceptable):
+        position += min(acceptable[position], length) + 1
         count += 1
     return count
 
 
 def _pass_sizes(num_steps: list[int], tokens: list[int], rows: int) -> npt.NDArray[np.float64]:
-    """Tokens in each pass when a sequence starts as soon as a row is free, in order."""
+    """Returns the number of tokens in each pass if the sequences start in order as soon as a row is free."""
     free = [0] * rows
     changes = np.zeros(sum(num_steps) + 1)
     last = 0
@@ -136,22 +139,23 @@ def _pass_sizes(num_steps: list[int], tokens: list[int], rows: int) -> npt.NDArr
     return np.cumsum(changes[:last])
 
 
-# -- perfect foresight
+# -- the oracle
 
 
 def oracle_chain(traces: Trace | Sequence[Trace], costs: StepCosts, rows: int = 1) -> Replay:
-    """Chains by one who knows how much of each will stand.
+    """Returns the run of chains whose length is chosen with knowledge of the accepted guesses.
 
-    One row: the least time in which the sequences can be written with chains, by dynamic programming over
-    positions. Several rows: greedy foresight. Every step takes the number of standing guesses that is worth
-    most at the run's own long-run rate, which is found by iteration: a strong reference, not a proven bound.
+    For one row it is the least time in which chains can generate the sequences, by dynamic programming over
+    positions. For several rows it is greedy: every step takes the number of acceptable guesses that gains
+    most at the long-run rate of the run itself, which is found by iteration. This is a strong reference but
+    not a bound.
     """
     traces = _as_list(traces)
     check_rows(rows)
     spines = _spines(traces)
     if rows > 1:
         return _best_greedy(spines, costs, rows)
-    account = _Account(costs)
+    account = _StepSum(costs)
     for spine in spines:
         for move in _best_moves(spine, costs):
             account.add(move.num_nodes, move.num_nodes, move.emitted, 1)
@@ -159,36 +163,40 @@ def oracle_chain(traces: Trace | Sequence[Trace], costs: StepCosts, rows: int = 
 
 
 class _Move(NamedTuple):
-    """A step of one row: guesses verified (0: plain) and tokens emitted."""
+    """A step of one row: the number of verified guesses (0: plain) and the number of emitted tokens."""
 
     num_nodes: int
     emitted: int
 
 
 def _best_moves(spine: _Spine, costs: StepCosts) -> Iterator[_Move]:
-    """The quickest way through one sequence. Taking fewer than stand can pay: it moves the next start."""
+    """Returns the fastest steps through one sequence. Fewer guesses than acceptable can be better for later
+    steps.
+    """
     best = _backwards(spine, costs)
     position = 0
-    while position < len(spine.stands):
+    while position < len(spine.acceptable):
         move = best[position]
         yield move
         position += move.emitted
 
 
 def _backwards(spine: _Spine, costs: StepCosts) -> list[_Move]:
-    """The best move at every position, from the end: time(p) = least of move + time(p + emitted)."""
-    length, depths = len(spine.stands), spine.num_depths
+    """Computes the best move at every position from the end: time(p) = min over moves of cost + time(p +
+    emitted).
+    """
+    length, depths = len(spine.acceptable), spine.num_depths
     verify = costs.verify.table(np.arange(1, depths + 2, dtype=np.float64)).tolist()
     price = [costs.draft_time_ms(k) + verify[k] for k in range(depths + 1)]
-    # All that stands may also be had from a longer chain, which a curve that falls somewhere makes cheaper.
+    # A longer chain also yields all acceptable guesses, and is cheaper if the curve falls somewhere.
     whole = [min(range(k, depths + 1), key=price.__getitem__) for k in range(depths + 1)]
     left = [0.0] * (length + 1)
     moves = [_Move(0, 1)] * length
     for p in range(length - 1, -1, -1):
         quickest, move = verify[0] + left[p + 1], _Move(0, 1)
-        stand = spine.stands[p]
-        for kept in range(stand + 1):
-            nodes = whole[kept] if kept == stand else kept
+        num_acceptable = spine.acceptable[p]
+        for kept in range(num_acceptable + 1):
+            nodes = whole[kept] if kept == num_acceptable else kept
             after = min(p + kept + 1, length)
             time_ms = price[nodes] + left[after]
             if nodes and time_ms < quickest:
@@ -197,8 +205,8 @@ def _backwards(spine: _Spine, costs: StepCosts) -> list[_Move]:
     return moves
 
 
-class _Account:
-    """Adds up steps just as a replay does."""
+class _StepSum:
+    """Adds up steps in the same way as a replay."""
 
     def __init__(self, costs: StepCosts) -> None:
         self._costs = costs
@@ -208,7 +216,7 @@ class _Account:
         self._plain_ms = 0.0
 
     def add(self, depth: int, num_nodes: int, emitted: int, rows: int) -> None:
-        """A step of `rows` rows whose longest chain has `depth` guesses; 0: a plain one."""
+        """Adds a step of `rows` rows whose longest chain has `depth` guesses; 0 stands for a plain step."""
         draft_ms = self._costs.draft_time_ms(depth) if depth else 0.0
         time_ms = self._costs.verify(rows + num_nodes) + draft_ms
         self.time_ms += time_ms
@@ -222,7 +230,7 @@ class _Account:
 
 
 def _best_greedy(spines: list[_Spine], costs: StepCosts, rows: int) -> Replay:
-    """Raise the rate to what it achieves until that gains nothing more; keep the best run."""
+    """Sets the rate to the achieved rate until the run no longer improves, and returns the best run."""
     best: Replay | None = None
     rate = min(rows, len(spines)) / costs.plain_ms(min(rows, len(spines)))
     for _ in range(_RATE_ROUNDS):
@@ -238,24 +246,26 @@ class _Running:
     """A row of the greedy run."""
 
     def __init__(self, spine: _Spine) -> None:
-        self._stands = spine.stands
+        self._acceptable = spine.acceptable
         self._position = 0
 
     @property
     def remaining(self) -> int:
-        return len(self._stands) - self._position
+        return len(self._acceptable) - self._position
 
     @property
-    def useful(self) -> int:
-        """Guesses that stand and are still wanted: the last token of a sequence comes from the target."""
-        return min(self._stands[self._position], self.remaining - 1)
+    def num_useful(self) -> int:
+        """Number of acceptable guesses that are still needed; the last token of a sequence comes from the
+        target.
+        """
+        return min(self._acceptable[self._position], self.remaining - 1)
 
     def advance(self, num_nodes: int) -> None:
         self._position += num_nodes + 1
 
 
 def _greedy(spines: list[_Spine], costs: StepCosts, rows: int, rate: float) -> Replay:
-    account = _Account(costs)
+    account = _StepSum(costs)
     waiting = iter(spines)
     running: list[_Running] = []
     most = rows * (1 + max(spine.num_depths for spine in spines))
@@ -274,10 +284,10 @@ def _greedy(spines: list[_Spine], costs: StepCosts, rows: int, rate: float) -> R
 
 
 def _shares(running: list[_Running], num_nodes: int) -> list[int]:
-    """Guesses by row: the longest rows first, so that the rows end together and passes stay shared."""
+    """Distributes guesses over rows, longest remaining rows first, so that the rows end together."""
     shares = [0] * len(running)
     for i in sorted(range(len(running)), key=lambda i: -running[i].remaining):
-        shares[i] = min(num_nodes, running[i].useful)
+        shares[i] = min(num_nodes, running[i].num_useful)
         num_nodes -= shares[i]
     return shares
 
@@ -285,11 +295,13 @@ def _shares(running: list[_Running], num_nodes: int) -> list[int]:
 def _greedy_nodes(
     running: list[_Running], verify: npt.NDArray[np.float64], draft_ms: float, rate: float
 ) -> int:
-    """How many standing guesses are worth most at this rate; none where they do not repay the draft."""
-    rows, useful = len(running), sum(row.useful for row in running)
-    if not useful:
+    """Returns the number of acceptable guesses that gains most at this rate; 0 if they do not repay the
+    draft.
+    """
+    rows, num_useful = len(running), sum(row.num_useful for row in running)
+    if not num_useful:
         return 0
-    extra_ms = verify[rows + 1 : rows + useful + 1] - verify[rows] + draft_ms
-    values = np.arange(1, useful + 1) - rate * extra_ms
+    extra_ms = verify[rows + 1 : rows + num_useful + 1] - verify[rows] + draft_ms
+    values = np.arange(1, num_useful + 1) - rate * extra_ms
     best = int(values.argmax())
     return best + 1 if values[best] > 0.0 else 0

@@ -1,8 +1,8 @@
 """What would this policy have done? Exact replay of recorded drafts under a cost curve.
 
-The policy is driven through the same controller as in the engine and sees only what a real engine would show
-it: log-probabilities when it drafted, accepted depth, measured (possibly noisy) times, and, for any draft it
-paid for, the ranks of the tokens emitted later. The score uses the curve's own times.
+The policy runs through the same controller as in the engine and sees only what a real engine would show it:
+log-probabilities of the drafts it requested, accepted depths, measured (possibly noisy) times, and, for every
+draft it paid for, the ranks of the tokens emitted later. The result uses the times of the curve.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from wager.policy import (
     Evidence,
     Experience,
     Offer,
+    Plan,
     Policy,
     Row,
     RowOutcome,
@@ -38,7 +39,7 @@ _DRAFTER = "draft"
 
 @dataclass(frozen=True)
 class Noise:
-    """Seeded disturbance of the times that a policy sees: relative spread, and rare stalls."""
+    """Seeded noise on the times that a policy sees: a relative spread, and rare stalls."""
 
     spread: float = 0.0
     stall_chance: float = 0.0
@@ -61,7 +62,7 @@ class Step:
     """One step of a replay, for plots and tests."""
 
     start: int
-    """Tokens emitted before it, over all rows."""
+    """Number of tokens emitted before this step, over all rows."""
     drafted: bool
     num_nodes: int
     emitted: int
@@ -71,7 +72,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Replay:
-    """A policy's run over a trace."""
+    """The run of a policy over a trace."""
 
     policy: str
     steps: tuple[Step, ...]
@@ -93,17 +94,17 @@ class Replay:
 
     @property
     def mean_nodes(self) -> float:
-        """Nodes verified per step, plain steps counted."""
+        """Mean number of verified nodes per step, including plain steps."""
         return sum(step.num_nodes for step in self.steps) / len(self.steps)
 
     @property
     def ledger_min(self) -> float:
-        """The lowest point of the account against plain decoding, in milliseconds of the curve's own time."""
+        """The lowest balance against plain decoding, in milliseconds of the curve's own time."""
         return min(0.0, min(step.balance_ms for step in self.steps))
 
 
 class _Slot:
-    """A row of the replay: one sequence of one trace, and the drafts that wait for their tokens."""
+    """A row of the replay: one sequence of one trace, with the drafts whose outcome is not yet known."""
 
     def __init__(self, request_id: int, trace: Trace, sequence: int) -> None:
         self.request_id = request_id
@@ -123,32 +124,32 @@ class _Slot:
         confidence = None if p1 is None else float(p1[self.sequence, self.position])
         offered = self.trace.logprobs[self.sequence, self.position, 0, 0] > -np.inf
         drafters = (_DRAFTER,) if offered else ()  # the recorded drafter had nothing to offer here
-        left = self._limit - self.position - 1  # guesses that may stand: the last token is the target's own
+        left = self._limit - self.position - 1  # the last token is the target's own
         return Row(self.request_id, self.position, max_depth=left, target_p1=confidence, drafters=drafters)
 
     def draft(self, depth: int) -> Draft:
-        """The recorded draft here, cut to `depth` (0: whole)."""
+        """Returns the recorded draft at this position, cut to `depth` (0: whole)."""
         logprobs = self.trace.logprobs[self.sequence, self.position]
         logprobs = logprobs[:depth] if depth else logprobs
         return Draft(_DRAFTER, logprobs.shape[0], logprobs, self.trace.spine_only)
 
     def judge(self, tree: Tree) -> tuple[int, bool]:
-        """Depth accepted by the one rule: a node's token is its rank, the target's the rank recorded."""
+        """Returns the accepted depth and whether no guess was rejected; ranks serve as token ids."""
         truth = np.append(self.trace.ranks[self.sequence, self.position], -1)
         verdict = accept(tree, np.concatenate(([truth[0]], truth[tree.depths])))
         return verdict.num_accepted, verdict.first_rejection is None
 
     def advance(self, emitted: int, *, drafted: bool) -> list[Evidence]:
-        """Move on and hand out what the emitted tokens say about earlier drafts."""
+        """Moves on and returns what the emitted tokens say about earlier drafts."""
         if drafted:
             self._waiting.append(self.position)
         self.position = min(self.position + emitted, self.length)
-        ripe = [self._ripe(start) for start in self._waiting]
-        self._waiting = [start for start, item in zip(self._waiting, ripe, strict=True) if item is None]
-        return [item for item in ripe if item is not None]
+        outcomes = [self._known_outcome(start) for start in self._waiting]
+        self._waiting = [start for start, item in zip(self._waiting, outcomes, strict=True) if item is None]
+        return [item for item in outcomes if item is not None]
 
-    def _ripe(self, start: int) -> Evidence | None:
-        """The draft made at `start` once its fate is known: a token outside it, its last depth, the end."""
+    def _known_outcome(self, start: int) -> Evidence | None:
+        """Returns the evidence of the draft made at `start` once all its depths are decided, else None."""
         known = min(self.position - start, self.trace.num_depths)
         ranks = self.trace.ranks[self.sequence, start, :known]
         outside = np.flatnonzero(ranks != 0 if self.trace.spine_only else ranks < 0)
@@ -157,11 +158,11 @@ class _Slot:
         elif known < self.trace.num_depths and not self.done:
             return None
         logprobs = self.trace.logprobs[self.sequence, start, : len(ranks)]
-        return Evidence(_DRAFTER, "", logprobs, ranks, self.trace.spine_only)
+        return Evidence(_DRAFTER, "", logprobs, ranks, self.trace.spine_only, self.request_id)
 
 
 class _Clock:
-    """True times by the curve, and the disturbed ones that the policy sees."""
+    """The times of the curve, and the noisy times that the policy sees."""
 
     def __init__(self, costs: StepCosts, noise: Noise) -> None:
         self._costs = costs
@@ -178,7 +179,7 @@ class _Clock:
         return time_ms
 
     def draft_ms(self, offers: Sequence[Offer]) -> float:
-        """The draft pass of these offers: that of the deepest; nothing where none drafts."""
+        """Returns the time of one draft pass for these offers, or 0 if none of them drafts."""
         depths = [offer.depth for offer in offers if offer.drafter is not None]
         begins, self._was_drafting = not self._was_drafting, bool(depths)
         if not depths:
@@ -190,11 +191,13 @@ class _Clock:
         return self._drafts[depth] + more_ms
 
     def ask_ms(self, num_rows: int) -> float:
-        """What a plain step of so many rows takes longer in which drafters were asked."""
+        """Returns the time that a plain step of `num_rows` rows takes longer if the policy considered
+        drafting.
+        """
         return self._costs.ask_ms * num_rows
 
     def decide_ms(self, policy: Policy, drafted: bool) -> float:
-        """What weighing a draft takes; a policy that always bets the same does not weigh."""
+        """Returns the decision time of a step with a draft; a policy with constant bets has none."""
         return self._costs.decide_ms if drafted and not isinstance(policy, Plain) else 0.0
 
     def seen(self, time_ms: float) -> float:
@@ -208,7 +211,7 @@ class _Clock:
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """How to replay: rows that share a pass, disturbance, the start of the costs, where decisions go."""
+    """The number of rows per pass, the noise, the initial experience and the receiver of decisions."""
 
     rows: int = 1
     noise: Noise = Noise()
@@ -222,10 +225,10 @@ def replay(
     policy: str | Controller,
     options: ReplayOptions | None = None,
 ) -> Replay:
-    """Run `policy` over every sequence of the traces in order; several traces make a content shift.
+    """Runs `policy` over every sequence of the traces in order; several traces make a content shift.
 
-    A Controller brings its own experience and decision sink, and may be told to change policy on the way.
-    Raises ConfigError on an unknown policy, on one that needs a target_p1 that is not there, on bad rows.
+    A Controller has its own experience and decision sink, and may change its policy during the run. Raises
+    ConfigError on an unknown policy, a missing target_p1 that the policy needs, or a wrong number of rows.
     """
     options = options or ReplayOptions()
     traces = [traces] if isinstance(traces, Trace) else list(traces)
@@ -245,9 +248,9 @@ def check_rows(rows: int) -> None:
 
 
 def check_policy(policy: str, traces: Sequence[Trace]) -> None:
-    """Whether the traces hold what the policy asks for. Raises ConfigError."""
+    """Raises ConfigError unless the traces have the arrays that the policy needs."""
     if needs_target_p1(policy) and any(trace.target_p1 is None for trace in traces):
-        raise ConfigError("policy", policy, "a trace with target_p1, which this one does not have")
+        raise ConfigError("policy", policy, "a trace with target_p1, which this trace does not have")
 
 
 def _run(controller: Controller, clock: _Clock, waiting: Iterator[_Slot], num_rows: int) -> Replay:
@@ -276,21 +279,28 @@ def _run(controller: Controller, clock: _Clock, waiting: Iterator[_Slot], num_ro
 
 
 def _step(controller: Controller, clock: _Clock, slots: list[_Slot]) -> tuple[StepOutcome, float]:
-    """One step of all rows: offer, draft, arrange, verify, accept, learn. Returns it and its true time."""
+    """Runs one step of all rows: offer, draft, arrange, verify, accept, learn. Returns the outcome and its
+    true time.
+    """
     rows = [slot.row() for slot in slots]
-    is_asked = not controller.policy.rests(Coming(len(rows), len(rows), max(row.max_depth for row in rows)))
-    offers = controller.offer(rows)
-    trees = _trees(controller, slots, rows, offers)
+    coming = Coming(len(rows), len(rows), max(row.max_depth for row in rows))
+    is_asked = controller.inquire(coming).asks
+    plan = controller.plan(rows)
+    drafts = [
+        None if offer.drafter is None else slot.draft(offer.depth)
+        for slot, offer in zip(slots, plan.offers, strict=True)
+    ]
+    trees = _trees(controller, slots, rows, plan, drafts)
     shares: list[RowOutcome] = []
     evidence: list[Evidence] = []
-    for slot, row, offer, tree in zip(slots, rows, offers, trees, strict=True):
+    for slot, row, offer, tree, draft in zip(slots, rows, plan.offers, trees, drafts, strict=True):
         accepted, at_leaf = slot.judge(tree) if tree.num_nodes else (0, True)
         emitted = min(accepted + 1, slot.length - slot.position)
         evidence += slot.advance(emitted, drafted=offer.drafter is not None)
-        shares.append(RowOutcome(row, offer, tree.num_nodes, accepted, emitted, at_leaf))
+        shares.append(RowOutcome(row, offer, tree.num_nodes, accepted, emitted, at_leaf, draft))
     num_tokens = len(slots) + sum(tree.num_nodes for tree in trees)
     verify_ms = clock.verify_ms(num_tokens)
-    draft_ms = clock.draft_ms(offers)
+    draft_ms = clock.draft_ms(plan.offers)
     ask_ms = clock.ask_ms(len(rows)) if is_asked and not draft_ms else 0.0
     verify_ms += ask_ms
     outcome = StepOutcome(
@@ -300,19 +310,18 @@ def _step(controller: Controller, clock: _Clock, slots: list[_Slot]) -> tuple[St
         clock.seen(draft_ms) if draft_ms else 0.0,
         evidence,
         is_typical=not ask_ms,
+        plan=plan,
     )
     controller.learn(outcome)
     return outcome, verify_ms + draft_ms + clock.decide_ms(controller.policy, draft_ms > 0.0)
 
 
-def _trees(controller: Controller, slots: list[_Slot], rows: list[Row], offers: list[Offer]) -> list[Tree]:
-    drafts = [
-        None if offer.drafter is None else slot.draft(offer.depth)
-        for slot, offer in zip(slots, offers, strict=True)
-    ]
+def _trees(
+    controller: Controller, slots: list[_Slot], rows: list[Row], plan: Plan, drafts: list[Draft | None]
+) -> list[Tree]:
     if all(draft is None for draft in drafts):
         return [Tree.empty()] * len(slots)
-    forest = controller.arrange(rows, drafts)
+    forest = controller.arrange(plan, rows, drafts)
     depths = max(draft.num_depths for draft in drafts if draft is not None)
     ranks = max(slot.trace.logprobs.shape[3] for slot in slots)
     as_tokens = np.broadcast_to(np.arange(ranks), (len(slots), depths, ranks))

@@ -1,7 +1,7 @@
 """The comparison behind `wager simulate`: contents x cost curves x policies, one cell each.
 
-Plain decoding, the best fixed length in hindsight and the chain of perfect foresight are always among the
-policies, once. It prints nothing and opens no files: the command line shows cells and writes them.
+Plain decoding, the best fixed length in hindsight and the oracle chain are always part of the comparison.
+This module prints nothing and opens no files: the command line shows the cells and writes them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ PLAIN_NAME = "ar"
 REFERENCES = (PLAIN_NAME, BEST_FIXED_NAME, ORACLE_NAME)
 
 Progress = Callable[[int, int, str], None]
-"""Called with cells done, cells in all, and the cell that comes next."""
+"""Called with the number of finished cells, the number of all cells, and the next cell."""
 
 DecisionRecord = dict[str, object]
 
 
 @dataclass(frozen=True)
 class Content:
-    """What is replayed in one cell: a trace, or several in a row."""
+    """The input of one cell: one trace, or several in sequence."""
 
     kind: str
     temperature: str
@@ -38,7 +38,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Cell:
-    """One result. Its fields are the keys of the JSON file; `detail` is left out where there is none."""
+    """The result of one cell. Its fields are the keys of the JSON file; an empty `detail` is omitted."""
 
     kind: str
     temperature: str
@@ -48,12 +48,12 @@ class Cell:
     time_ms: float
     tokens_per_s: float
     speedup: float
-    """Plain decoding's time for the same content over this time."""
+    """Time of plain decoding for the same content, divided by `time_ms`."""
     steps: int
     drafted_steps: int
     mean_nodes: float
     ledger_min: float
-    """The lowest point of the account against plain decoding, in ms of the curve's own time."""
+    """The lowest balance against plain decoding, in milliseconds of the curve's own time."""
     detail: str | None = None
 
     def as_dict(self) -> dict[str, object]:
@@ -61,7 +61,7 @@ class Cell:
 
 
 class Run(NamedTuple):
-    """A cell and the steps behind it."""
+    """A cell and the replay it comes from."""
 
     cell: Cell
     replay: Replay
@@ -69,7 +69,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class SimulateOptions:
-    """What holds for every cell."""
+    """Options that apply to every cell."""
 
     rows: int = 1
     noise: Noise = field(default_factory=Noise)
@@ -79,7 +79,7 @@ class SimulateOptions:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that is to be compared. Made by `plan`, which checks it before any work is done."""
+    """Everything that is compared; `plan` creates it and checks it before any work is done."""
 
     contents: tuple[Content, ...]
     costs: tuple[StepCosts, ...]
@@ -97,9 +97,9 @@ def select(
     temperatures: Sequence[str] = (),
     shifts: Sequence[str] = (),
 ) -> list[Content]:
-    """The contents asked for; a shift such as "code+prose" puts kinds one behind the other.
+    """Returns the selected contents; a shift such as "code+prose" is a content of several kinds in sequence.
 
-    Without filters: every trace, or the shifts alone where there are any. Raises ConfigError.
+    Without filters it returns every trace, or only the shifts if there are any. Raises ConfigError.
     """
     present = list(dict.fromkeys(trace.temperature for trace in traces))
     wanted = [_temperature(name, present) for name in temperatures] or present
@@ -118,7 +118,7 @@ def select(
 
 
 def _temperature(name: str, present: list[str]) -> str:
-    """As the file names it: "0.8" and "t08" both mean t08."""
+    """Returns the temperature as the file names it: "0.8" and "t08" both mean t08."""
     try:
         label = f"t{float(name):g}".replace(".", "")
     except ValueError:
@@ -129,7 +129,7 @@ def _temperature(name: str, present: list[str]) -> str:
 
 
 def _content(traces: Sequence[Trace], kinds: list[str], temperature: str) -> Content | None:
-    """None where one of the kinds was not recorded at this temperature."""
+    """Returns the content, or None if one of the kinds was not recorded at this temperature."""
     by_kind = {trace.kind: trace for trace in traces if trace.temperature == temperature}
     if any(kind not in by_kind for kind in kinds):
         return None
@@ -142,7 +142,7 @@ def plan(
     policies: Sequence[str],
     options: SimulateOptions | None = None,
 ) -> Comparison:
-    """A checked comparison, the references added. Raises ConfigError or InputError, naming the field."""
+    """Returns a checked comparison with the references added. Raises ConfigError or InputError."""
     options = options or SimulateOptions()
     names = [curve.name for curve in costs]
     doubled = [name for name in names if names.count(name) > 1]
@@ -152,7 +152,9 @@ def plan(
     chosen = tuple(dict.fromkeys([*REFERENCES, *policies]))
     if options.bod.is_set and not any(is_bod(name) for name in chosen):
         policy_in_range("bod", Experience(), options.bod)
-        raise ConfigError("policy", ", ".join(policies), "bod among them, since a bet range for it was given")
+        raise ConfigError(
+            "policy", ", ".join(policies), "a list that contains bod, since a bet range for it was given"
+        )
     for name in chosen:
         if name not in REFERENCES:
             policy_in_range(name, _experience(options), options.bod)
@@ -166,7 +168,9 @@ def compare(
     on_progress: Progress | None = None,
     on_decision: Callable[[DecisionRecord], None] | None = None,
 ) -> list[Run]:
-    """Run every cell, content by content. `on_decision` gets each step of the policies, not of references."""
+    """Runs every cell, content by content. `on_decision` receives each step of the policies, not of the
+    references.
+    """
     runs: list[Run] = []
     for content in comparison.contents:
         for costs in comparison.costs:
@@ -184,7 +188,7 @@ def compare(
 
 
 def as_json(runs: Sequence[Run]) -> dict[str, object]:
-    """What `wager simulate --json` writes."""
+    """Returns the data that `wager simulate --json` writes."""
     return {"cells": [run.cell.as_dict() for run in runs]}
 
 
@@ -199,7 +203,7 @@ def _replay(
     options: SimulateOptions,
     on_decision: Callable[[DecisionRecord], None] | None,
 ) -> tuple[Replay, str | None]:
-    """One cell's run and what is to be said of it."""
+    """Returns the run of one cell and a remark on it."""
     rows = options.rows
     if policy == BEST_FIXED_NAME:
         best = best_fixed(content.traces, costs, rows)

@@ -1,13 +1,14 @@
-"""The one rule: which path stands.
+"""The acceptance rule: which path of a tree is accepted.
 
-Walk from the root; while a child carries the token the target itself chose there, move to it. Its choice
-after the last node reached is the bonus. So the text is the target's own, greedy or sampled.
-It never looks at draft probabilities. The device version in `target/verify.py` is tested equal to this one.
+The walk starts at the root. While a child carries the token that the target chose at the current node, the
+walk moves to this child. The target's choice after the last node is the bonus token. So the text is the
+target's own, for greedy decoding and for sampling. The rule does not use draft probabilities. The device
+version in `target/verify.py` is tested against it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ NoiseFn = Callable[[int], npt.NDArray[np.floating]]
 
 
 def accept(tree: Tree, target_tokens: npt.ArrayLike) -> Verdict:
-    """Judge a tree: target_tokens[0] is the target's choice after the root, [1 + i] that after node i."""
+    """Judges a tree; target_tokens[0] is the target's choice after the root, and [1 + i] after node i."""
     tokens = np.asarray(target_tokens, np.int64)
     if tokens.shape != (tree.num_nodes + 1,):
         raise InputError(
@@ -30,15 +31,6 @@ def accept(tree: Tree, target_tokens: npt.ArrayLike) -> Verdict:
     return _walk(tree, choices.__getitem__)
 
 
-def accept_rows(trees: Sequence[Tree], target_tokens: Sequence[npt.ArrayLike]) -> list[Verdict]:
-    """`accept` for every row of a step."""
-    if len(trees) != len(target_tokens):
-        raise InputError(
-            f"need one vector per row, got {len(target_tokens)} for {len(trees)} rows", field="target_tokens"
-        )
-    return [accept(tree, tokens) for tree, tokens in zip(trees, target_tokens, strict=True)]
-
-
 def accept_sampled(
     tree: Tree,
     logits: npt.NDArray[np.floating],
@@ -46,9 +38,9 @@ def accept_sampled(
     noise_fn: NoiseFn,
     root_position: int,
 ) -> Verdict:
-    """Judge a tree by the target's logits [n + 1, vocab]; a choice after depth d has position root + d + 1.
+    """Judges a tree by the target's logits [n + 1, vocab]; a choice after depth d has position root + d + 1.
 
-    `noise_fn(position)` gives the noise [vocab] of that absolute position; greedy never asks for it.
+    `noise_fn(position)` returns the noise [vocab] of an absolute position; greedy decoding does not call it.
     """
     if logits.ndim != 2 or logits.shape[0] != tree.num_nodes + 1:
         raise InputError(f"need [{tree.num_nodes + 1}, vocab], got {logits.shape}", field="logits")
@@ -64,7 +56,9 @@ def accept_sampled(
 def target_choice(
     logits: npt.NDArray[np.floating], temperature: float, noise: npt.NDArray[np.floating] | None
 ) -> Int64Array:
-    """argmax(logits / T + noise) over the last axis; argmax(logits) at T = 0. Ties go to the lower id."""
+    """Returns argmax(logits / T + noise) over the last axis, or argmax(logits) if T is 0. Ties go to the
+    lower id.
+    """
     if temperature == 0:
         return np.asarray(np.argmax(logits, axis=-1), np.int64)
     if not temperature > 0 or noise is None:
@@ -73,7 +67,7 @@ def target_choice(
 
 
 def _walk(tree: Tree, choose: Callable[[int], int]) -> Verdict:
-    # Children come after their parent, so one pass over the nodes follows the whole path.
+    # A child comes after its parent, so one pass over the nodes follows the whole path.
     parents: list[int] = tree.parents.tolist()
     guesses: list[int] = tree.token_ids.tolist()
     path: list[int] = []

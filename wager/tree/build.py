@@ -1,10 +1,11 @@
-"""Best-first order of guesses over a whole batch: which nodes are worth a place, best path probability first.
+"""Best-first order of the guesses of a whole batch, by path probability.
 
-Input: a log-probability per row, depth and rank. Output: one flat order whose every prefix is a forest.
-A path's score never rises with depth, so the best B nodes of each level contain the best B of all. It knows
-neither tokens nor costs: the policy chooses how long a prefix to verify, `row_trees` turns that into trees.
-Order: higher score; then lower row, lower depth, and the path that comes first when each depth's ranks are
-read from best to worst. Every route below yields this same order with bit-identical scores.
+The input is a log-probability per row, depth and rank; the output is one flat order whose every prefix is a
+forest. The score of a path never rises with depth, so the best B nodes of each level contain the best B of
+all nodes. This module knows neither tokens nor costs: the policy chooses the length of the prefix to verify,
+and `row_trees` converts the prefix into trees. The order is: higher score, then lower row, then lower depth,
+then the path that comes first when the ranks of each depth are read from best to worst. Every algorithm below
+returns this order with bit-identical scores.
 """
 
 from __future__ import annotations
@@ -22,15 +23,19 @@ from wager.tree.tree import ROOT, Int32Array, Int64Array, Tree
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
-# Up to this many nodes of a few rows a heap in plain Python is quicker than array operations depth by depth,
+# A heap in plain Python is faster than array operations per depth up to this number of nodes. For more than
+# _FEW_ROWS rows the limit is smaller by a factor, because array operations handle all rows together.
 _HEAP_MAX_NODES = 512
 _FEW_ROWS = 16
-_LESS = 4  # and of more rows up to so many times less: all their levels are worked on together.
+_MANY_ROWS_DIVISOR = 4
 _LOWEST = -np.finfo(np.float64).max
 
 
 class Forest(NamedTuple):
-    """Nodes of all rows, best first. `parent` indexes this same order (ROOT: the row's root); depth >= 1."""
+    """The nodes of all rows in best-first order.
+
+    `parent` is an index into this order, or ROOT for the root of the row. `depth` is at least 1.
+    """
 
     row: Int32Array
     depth: Int32Array
@@ -48,10 +53,12 @@ class Forest(NamedTuple):
 
 
 class _Offer(NamedTuple):
-    """A draft with each depth's ranks sorted from best to worst ("places")."""
+    """A draft in which the ranks of each depth are sorted from best to worst; a `place` is a position in this
+    order.
+    """
 
     scores: FloatArray  # [rows, depths, places]
-    ranks: Int64Array | None  # place -> rank; None where the ranks came sorted
+    ranks: Int64Array | None  # [rows, depths, places] -> rank; None if the ranks were already sorted
     caps: Int64Array | None  # [rows]
     spine_only: BoolArray | None  # [rows]
     budget: int
@@ -66,12 +73,12 @@ def build_forest(
     chain_only: bool = False,
     spine_only: npt.ArrayLike | None = None,
 ) -> Forest:
-    """The best `budget` nodes of all rows in best-first order.
+    """Returns the best `budget` nodes of all rows in best-first order.
 
-    scores: [rows, depths, ranks], each <= 0 (-inf: not offered), in any order along ranks.
-    row_caps, max_depths: most nodes and greatest depth per row. chain_only: rank 0 alone.
-    spine_only: per row, only rank-0 nodes may have children (a chain drafter's guesses follow rank 0).
-    Raises InputError where a score is positive or NaN, or the shape is not three-dimensional.
+    scores: [rows, depths, ranks], each <= 0 (-inf: not offered), in any order along ranks. row_caps,
+    max_depths: largest number of nodes and largest depth per row. chain_only: uses rank 0 only. spine_only:
+    per row, only rank-0 nodes may have children (the guesses of a chain drafter follow rank 0). Raises
+    InputError if a score is positive or NaN, or if the shape is not three-dimensional.
     """
     offered = np.asarray(scores, np.float64)
     if offered.ndim != 3 or not (offered <= 0.0).all():
@@ -97,23 +104,24 @@ def build_forest(
     offer = _sort_ranks(offered, caps, spine, budget)
     is_free = offer.ranks is None and (spine is None or not spine.any())
     num_rows = offered.shape[0]
-    if budget > (_HEAP_MAX_NODES if num_rows <= _FEW_ROWS else _HEAP_MAX_NODES // _LESS):
+    if budget > (_HEAP_MAX_NODES if num_rows <= _FEW_ROWS else _HEAP_MAX_NODES // _MANY_ROWS_DIVISOR):
         return _by_levels(offer)
     return one_tree(-offered[0], budget) if num_rows == 1 and is_free else _by_heap(offer)
 
 
 def one_tree(costs: FloatArray, budget: int) -> Forest:
-    """`build_forest` of one row whose nodes may all branch: the usual case, on which a device waits.
+    """Returns `build_forest` of one row whose nodes may all branch; a fast path for one request on a device.
 
-    costs: negated scores [depths, ranks]. Precondition, unchecked: none below 0, ascending along ranks.
+    costs: negated scores [depths, ranks]. Precondition, unchecked: none is negative, and they ascend along
+    ranks.
     """
     num_ranks, infinity = costs.shape[1], float("inf")
     steps: list[list[float]] = [[0.0], *costs.tolist(), [infinity]]
     firsts = [step[0] for step in steps]
     for step in steps:
         step.append(infinity)
-    # Entry: cost, depth, path (its ranks as digits: orders equal depths), rank, parent, parent's cost; what
-    # is not there costs infinity.
+    # Entry: cost, depth, path (its ranks as digits, which order equal depths), rank, parent, parent's cost.
+    # A node that does not exist costs infinity.
     entry = (firsts[1], 1, 0, 0, ROOT, 0.0)
     heap: list[tuple[float, int, int, int, int, float]] = []
     push, exchange = heapq.heappush, heapq.heappushpop
@@ -126,7 +134,7 @@ def one_tree(costs: FloatArray, budget: int) -> Forest:
         rank += 1
         push(heap, (parent_cost + steps[depth][rank], depth, path + 1, rank, parent, parent_cost))
         depth += 1
-        # Where a draft is sure of itself, the best of all is mostly the child, and the heap is not touched.
+        # With a confident draft the best node is mostly this child, and the heap does not change.
         entry = exchange(heap, (cost + firsts[depth], depth, path * num_ranks, 0, node, cost))
     if not nodes:
         return _empty()
@@ -136,7 +144,7 @@ def one_tree(costs: FloatArray, budget: int) -> Forest:
 
 
 def row_trees(forest: Forest, num_nodes: int, token_ids: npt.NDArray[np.integer]) -> list[Tree]:
-    """The trees of the first `num_nodes` of the order, one per row of `token_ids` [rows, depths, ranks]."""
+    """Returns the trees of the first `num_nodes` nodes, one per row of `token_ids` [rows, depths, ranks]."""
     depth, rank, parent = forest.depth[:num_nodes], forest.rank[:num_nodes], forest.parent[:num_nodes]
     num_rows = token_ids.shape[0]
     if num_rows == 1:
@@ -164,7 +172,9 @@ def _smaller(a: Int64Array | None, b: Int64Array | None) -> Int64Array | None:
 
 
 def _chains(scores: FloatArray, budget: int, limits: Int64Array | None) -> Forest:
-    """Chains alone: running sums, already in order within a row. `limits`: the longest chain per row."""
+    """Returns chains only: running sums, already in order within a row. `limits` is the longest chain per
+    row.
+    """
     if scores.shape[0] == 1:
         return _one_chain(scores[0], budget if limits is None else min(budget, int(limits[0])))
     num_depths = scores.shape[1]
@@ -205,13 +215,15 @@ def _sort_ranks(
 
 
 def _by_heap(offer: _Offer) -> Forest:
-    """Pop the best node, push its next sibling and its first child. Costs are negated scores."""
+    """Repeatedly takes the best node and adds its next sibling and its first child. Costs are
+    negated scores.
+    """
     num_rows, num_depths, num_places = offer.scores.shape
     costs: list[list[list[float]]] = (-offer.scores).tolist()
     ranks: list[list[list[int]]] | None = None if offer.ranks is None else offer.ranks.tolist()
     spine = [False] * num_rows if offer.spine_only is None else offer.spine_only.tolist()
     left = [offer.budget] * num_rows if offer.caps is None else offer.caps.tolist()
-    # Entry: cost, row, depth index, path (its places as digits: orders equal depths), parent, parent's cost.
+    # Entry: cost, row, depth index, path (places as digits, which order equal depths), parent, parent's cost.
     infinity = float("inf")
     heap = [(costs[r][0][0], r, 0, 0, ROOT, 0.0) for r in range(num_rows) if costs[r][0][0] < infinity]
     heapq.heapify(heap)
@@ -247,16 +259,16 @@ def _from_nodes(nodes: list[tuple[float, int, int, int, int]]) -> Forest:
 
 
 class _Level(NamedTuple):
-    """The surviving nodes of one depth, by row and then by path."""
+    """The remaining nodes of one depth, ordered by row and then by path."""
 
     row: Int64Array
     place: Int64Array
-    parent: Int64Array  # index into all levels laid end to end
+    parent: Int64Array  # index into the concatenation of all levels
     score: FloatArray
 
 
 def _by_levels(offer: _Offer) -> Forest:
-    """Grow all rows together, one depth at a time, dropping what cannot be among the best."""
+    """Extends all rows together, one depth at a time, and drops nodes that cannot be among the best."""
     bounds = _bounds(offer)
     num_rows, num_depths, _ = offer.scores.shape
     levels: list[_Level] = []
@@ -279,7 +291,7 @@ def _by_levels(offer: _Offer) -> Forest:
 
 
 def _grow(offer: _Offer, depth: int, bounds: FloatArray, parents: _Level) -> _Level:
-    """The children, at depth index `depth`, of the nodes named by `parents.place`."""
+    """Returns the children, at depth index `depth`, of the nodes in `parents.place`."""
     scores = parents.score[:, None] + offer.scores[parents.row, depth]
     index, place = np.nonzero(scores >= bounds[parents.row][:, None])
     row, score = parents.row[index], scores[index, place]
@@ -290,7 +302,7 @@ def _grow(offer: _Offer, depth: int, bounds: FloatArray, parents: _Level) -> _Le
 
 
 def _best(row: Int64Array, score: FloatArray, offer: _Offer) -> Int64Array:
-    """Indices of the best nodes within caps and budget, best first; equal scores keep their present order."""
+    """Returns the indices of the best nodes within caps and budget, best first; the sort is stable."""
     order = np.argsort(-score, kind="stable")
     if offer.caps is not None:
         rows = row[order]
@@ -303,9 +315,9 @@ def _best(row: Int64Array, score: FloatArray, offer: _Offer) -> Int64Array:
 
 
 def _bounds(offer: _Offer) -> FloatArray:
-    """Per row, a score that every node of the answer reaches, found from nodes one step off the best chain.
+    """Returns per row a lower bound on the score of every selected node, from nodes next to the best chain.
 
-    Those nodes are a part of all nodes, so the B-th best among them is at most the B-th best of all.
+    These nodes are a subset of all nodes, so the B-th best of them is at most the B-th best of all.
     """
     num_rows = offer.scores.shape[0]
     spine = _spine(offer)
@@ -326,7 +338,7 @@ def _bounds(offer: _Offer) -> FloatArray:
 
 
 def _raise_bounds(bounds: FloatArray, levels: list[_Level], num_found: int, offer: _Offer) -> FloatArray:
-    """Once more nodes are found than the budget holds, the B-th best of them is a bound for those to come."""
+    """Raises the bounds to the B-th best score found so far, if more nodes than the budget were found."""
     if offer.caps is not None or num_found <= offer.budget:
         return bounds
     found = np.concatenate([level.score for level in levels])
@@ -335,7 +347,9 @@ def _raise_bounds(bounds: FloatArray, levels: list[_Level], num_found: int, offe
 
 
 def _spine(offer: _Offer) -> FloatArray:
-    """Scores [rows, depths] of the chain that may branch: the best place, or rank 0 of a spine-only row."""
+    """Returns the scores [rows, depths] of the chain that may branch: the best place, or rank 0 of a
+    spine-only row.
+    """
     if offer.spine_only is None or offer.ranks is None:
         return offer.scores[:, :, 0]
     at_rank_zero = np.take_along_axis(offer.scores, (offer.ranks == 0).argmax(axis=2)[:, :, None], axis=2)
@@ -343,7 +357,7 @@ def _spine(offer: _Offer) -> FloatArray:
 
 
 def _merge(offer: _Offer, levels: list[_Level]) -> Forest:
-    """All levels in one best-first order, with parents renumbered to it."""
+    """Sorts all levels into one best-first order and renumbers the parents accordingly."""
     if not levels:
         return _empty()
     row, place, parent, score = (np.concatenate(part) for part in zip(*levels, strict=True))

@@ -1,7 +1,7 @@
 """Counter-based noise: a pure function of (seed, absolute position, token id), the same on every device.
 
 Recipe, on 32-bit words that wrap (W = 2**32; in torch: int64, masked with W - 1 after each + and *):
-    mix(x)    x ^= x >> 16; x *= 0x85EBCA6B; x ^= x >> 13; x *= 0xC2B2AE35; x ^= x >> 16  (as murmur3 ends)
+    mix(x)    x ^= x >> 16; x *= 0x85EBCA6B; x ^= x >> 13; x *= 0xC2B2AE35; x ^= x >> 16  (from murmur3)
     seed      lo, hi = its words; s1 = mix(mix(lo + 0x9E3779B9) ^ hi); s2 = mix(mix(hi + 0x7F4A7C15) ^ lo)
     position  k1 = mix(s1 + position * 0x9E3779B1); k2 = mix(s2 ^ (position * 0x85EBCA77))
     token     h = mix(mix(token * 0xC2B2AE3D + k1) ^ k2); u = (h + 0.5) / W in float64; noise = -log(-log(u))
@@ -21,14 +21,14 @@ UInt32Array = npt.NDArray[np.uint32]
 
 
 class PositionKey(NamedTuple):
-    """The two words that a seed and a position leave behind: all that the noise of a position depends on."""
+    """The two words k1 and k2 of the recipe, derived from a seed and a position."""
 
     first: int
     second: int
 
 
 def gumbel(seed: int, position: int | npt.NDArray[np.integer], vocab_size: int) -> npt.NDArray[np.float64]:
-    """Standard Gumbel noise [vocab] for one position, or [..., vocab] for an array of positions."""
+    """Returns standard Gumbel noise, [vocab] for one position or [..., vocab] for an array of positions."""
     bits = noise_bits(seed, position, np.arange(vocab_size))
     return np.asarray(-np.log(-np.log((bits + 0.5) / 2.0**32)))
 
@@ -36,7 +36,7 @@ def gumbel(seed: int, position: int | npt.NDArray[np.integer], vocab_size: int) 
 def noise_bits(
     seed: int, position: int | npt.NDArray[np.integer], token_ids: npt.NDArray[np.integer]
 ) -> UInt32Array:
-    """The hash word h of each token, [..., tokens] over the shape of `position`."""
+    """Returns the hash word h of each token, [..., tokens] over the shape of `position`."""
     places = np.asarray(position)
     keys = np.array([position_key(seed, int(place)) for place in places.flat], np.uint32)
     keys = keys.reshape(*places.shape, 1, 2)
@@ -45,7 +45,7 @@ def noise_bits(
 
 
 def position_key(seed: int, position: int) -> PositionKey:
-    """Fold a seed (taken modulo 2**64) and an absolute position into two words."""
+    """Combines a seed (taken modulo 2**64) and an absolute position into two words."""
     low, high = seed & _WORD, seed >> 32 & _WORD
     first = _mix(_mix(low + 0x9E3779B9) ^ high)
     second = _mix(_mix(high + 0x7F4A7C15) ^ low)
@@ -53,7 +53,7 @@ def position_key(seed: int, position: int) -> PositionKey:
 
 
 def derive_seed(seed: int, index: int) -> int:
-    """The seed of the index-th of several choices: splitmix64 over (seed, index); choice 0 keeps the seed."""
+    """Returns the seed of choice `index`: splitmix64 of (seed, index), where choice 0 keeps the seed."""
     if index == 0:
         return seed & _LONG
     mixed = (seed + index * 0x9E3779B97F4A7C15) & _LONG

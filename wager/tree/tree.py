@@ -1,8 +1,8 @@
-"""A tree of guesses hanging on the root, the last pending token of a row.
+"""A tree of guesses below the root, which is the last pending token of a row.
 
-Three flat arrays in topological order; a chain is a tree without branches, the empty tree plain decoding.
-It knows nothing of probabilities, models or batches. `build.py` makes trees, `pack.py` lays them out for one
-target pass, `accept.py` judges them.
+A tree is three flat arrays in topological order. A chain is a tree without branches, and the empty tree is
+plain decoding. This module knows nothing of probabilities, models or batches. `build.py` creates trees and
+`accept.py` judges them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ ROOT = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tree:
-    """Guesses with parents. `parents[i]` is an earlier node or ROOT; `depths` count from 1 below the root.
+    """Guesses with parents; `parents[i]` is an earlier node or ROOT, and `depths` start at 1 below the root.
 
-    The constructor trusts its arrays; `Tree.of` builds from anything and checks it.
+    The constructor does not check its arrays; `Tree.of` does.
     """
 
     token_ids: Int64Array
@@ -34,12 +34,12 @@ class Tree:
 
     @classmethod
     def empty(cls) -> Tree:
-        """The tree without guesses: plain decoding."""
+        """Returns the tree without guesses, which is plain decoding."""
         return cls(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int32))
 
     @classmethod
     def chain(cls, token_ids: npt.ArrayLike) -> Tree:
-        """Each token is the only child of the one before."""
+        """Returns a tree in which each token is the only child of the token before it."""
         tokens = np.asarray(token_ids, np.int64).reshape(-1)
         num_nodes = tokens.shape[0]
         parents = np.arange(-1, num_nodes - 1, dtype=np.int32)
@@ -47,7 +47,7 @@ class Tree:
 
     @classmethod
     def of(cls, token_ids: npt.ArrayLike, parents: npt.ArrayLike) -> Tree:
-        """A checked tree from tokens and parents; depths follow from the parents."""
+        """Returns a checked tree from tokens and parents, and derives the depths."""
         tokens = np.asarray(token_ids, np.int64).reshape(-1)
         links = np.asarray(parents, np.int32).reshape(-1)
         tree = cls(tokens, links, _depths(links))
@@ -64,11 +64,13 @@ class Tree:
 
     @property
     def is_chain(self) -> bool:
-        # Only where every node is the child of the one before is the last one as deep as there are nodes.
+        # The last node is as deep as there are nodes only if every node is the child of the previous one.
         return not self.num_nodes or bool(self.depths[-1] == self.num_nodes)
 
     def validate(self) -> None:
-        """Raise InputError unless shapes agree, parents come first and depths follow from them."""
+        """Raises InputError unless the shapes agree, every parent precedes its child and the depths are
+        consistent.
+        """
         shape = (self.num_nodes,)
         if self.token_ids.shape != shape or self.parents.shape != shape or self.depths.shape != shape:
             raise InputError("token_ids, parents and depths must be vectors of one length", field="tree")
@@ -76,12 +78,8 @@ class Tree:
         if not np.array_equal(self.depths, _depths(self.parents)):
             raise InputError("a node's depth must be its parent's depth plus one", field="tree")
 
-    def children_of(self, node: int) -> list[int]:
-        """Child indices in order; `ROOT` asks for the root's children."""
-        return [int(child) for child in np.flatnonzero(self.parents == node)]
-
     def nodes_to(self, node: int) -> list[int]:
-        """Node indices from the root's child down to `node`; empty for ROOT."""
+        """Returns the node indices from the child of the root to `node`; empty for ROOT."""
         nodes: list[int] = []
         while node != ROOT:
             nodes.append(node)
@@ -89,23 +87,20 @@ class Tree:
         return nodes[::-1]
 
     def path_to(self, node: int) -> list[int]:
-        """Token ids from the root's child down to `node`; empty for ROOT."""
+        """Returns the token ids from the child of the root to `node`; empty for ROOT."""
         return [int(self.token_ids[i]) for i in self.nodes_to(node)]
 
     def prefix(self, num_nodes: int) -> Tree:
-        """The first nodes alone: a tree again, because parents come first."""
+        """Returns the first nodes only; this is a valid tree because parents precede their children."""
         if num_nodes >= self.num_nodes:
             return self
         keep = slice(0, max(num_nodes, 0))
         return Tree(self.token_ids[keep], self.parents[keep], self.depths[keep])
 
-    def clip_depth(self, max_depth: int) -> Tree:
-        """Without the nodes deeper than `max_depth`."""
-        # A kept node's parent is shallower, so it is kept too.
-        return self.only(self.depths <= max_depth)
-
     def only(self, keep: npt.NDArray[np.bool_]) -> Tree:
-        """The nodes marked in `keep`, in their order. Precondition: with a node its parent is kept."""
+        """Returns the nodes marked in `keep`, in order. Precondition: the parent of every kept node
+        is kept.
+        """
         if keep.all():
             return self
         place = np.cumsum(keep, dtype=np.int32) - 1

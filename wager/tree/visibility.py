@@ -1,8 +1,8 @@
-"""Who sees whom in the target's pass, and at which position each token stands.
+"""Attention masks of a verify pass: which tokens of a row see which other tokens.
 
-A node sees the whole context, all pending tokens, its ancestors and itself: exactly the text before it,
-if its path were the truth. Masks here cover a row's own tokens; all of them see the cached context before.
-Called by `pack.py` and by tests of the device kernels.
+A node sees the whole context, all pending tokens, its ancestors and itself: the text that would precede it if
+its path were accepted. The masks cover a row's own tokens; all of these see the cached context. The target's
+inputs and the tests of the device kernels use them.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from wager.errors import InputError
-from wager.tree.tree import Int64Array, Tree
+from wager.tree.tree import Tree
 
 BoolArray = npt.NDArray[np.bool_]
 
 
 def ancestor_mask(tree: Tree) -> BoolArray:
-    """[n + 1, n + 1], root at 0 and node i at i + 1: each sees itself, its ancestors and the root."""
+    """Returns [n + 1, n + 1] with the root at 0 and node i at i + 1: each sees the root, its ancestors and
+    itself.
+    """
     size = tree.num_nodes + 1
     mask = np.zeros((size, size), np.bool_)
     mask[0, 0] = True
@@ -28,30 +30,20 @@ def ancestor_mask(tree: Tree) -> BoolArray:
 
 
 def ancestor_words(tree: Tree) -> list[int]:
-    """Per node its own bit and those of its ancestors, bit i standing for node i: the mask as numbers."""
+    """Returns per node an integer whose bit i is set if node i is the node itself or one of its ancestors."""
     words: list[int] = []
     for node, parent in enumerate(tree.parents.tolist()):
         words.append((words[parent] if parent >= 0 else 0) | 1 << node)
     return words
 
 
-def positions(tree: Tree, root_position: int) -> Int64Array:
-    """[n + 1]: the root's absolute position, then root position + depth of each node."""
-    absolute = np.full(tree.num_nodes + 1, root_position, np.int64)
-    absolute[1:] += tree.depths
-    return absolute
-
-
 def row_mask(num_pending: int, tree: Tree) -> BoolArray:
-    """[q, q] for a row of pending tokens, causal, then nodes, each seeing all pending and its own path."""
+    """Returns [q, q] for causal pending tokens followed by nodes, which see all pending tokens and their
+    path.
+    """
     if num_pending < 1:
         raise InputError("a row needs at least one pending token, its root", field="num_pending")
     size = num_pending + tree.num_nodes
     mask = np.tri(size, num_pending, dtype=np.bool_)
-    return np.hstack(
-        (mask, np.vstack((np.zeros((num_pending, tree.num_nodes), np.bool_), _among_nodes(tree))))
-    )
-
-
-def _among_nodes(tree: Tree) -> BoolArray:
-    return ancestor_mask(tree)[1:, 1:]
+    among_nodes = ancestor_mask(tree)[1:, 1:]
+    return np.hstack((mask, np.vstack((np.zeros((num_pending, tree.num_nodes), np.bool_), among_nodes))))
