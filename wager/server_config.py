@@ -1,8 +1,8 @@
-"""Settings of `wager serve` that are the server's own; the engine's are in config.py and hold there too.
+"""The settings of `wager serve` that only the server has; the engine's settings are in config.py.
 
-Standard library only, like config.py, so that flags, variables, the file and the documentation are made from
-these fields without loading a server. It knows neither HTTP nor what the values do. resolve.py reads it too,
-so that a file or an environment meant for the server does not trip the other verbs.
+It needs only the standard library, like config.py: flags, environment variables, the file and the
+documentation are generated from these fields without loading a server. resolve.py reads it too, so that the
+other commands accept a file or an environment with server settings.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from wager.config import (
     settings_of,
 )
 
-__all__ = ["SECRETS", "ServeConfig", "ServerConfig", "listed"]
+__all__ = ["SECRETS", "ServeConfig", "ServerConfig", "split_list"]
 
 SECRETS = frozenset({"api_key"})
 """Fields whose values are never shown."""
 
-_LISTED = "; several with commas between."
+_COMMAS = ", separated by commas."
 
 
 def _setting(default: Any, allowed: Allowed, help: str) -> Any:
@@ -43,68 +43,90 @@ def _number(low: float, high: float) -> Allowed:
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """Where it listens, whom it answers, and how much it takes on."""
+    """The address, the access control and the limits of the server."""
 
     host: str = _setting(
         "127.0.0.1", Allowed(str, pattern=r"\S+", says="an address"), "Address to listen on."
     )
-    port: int = _setting(8000, _whole(0, 65535), "Port to listen on; 0: any that is free.")
+    port: int = _setting(8000, _whole(0, 65535), "Port to listen on; 0 selects a free one.")
     api_key: str = _setting(
         "",
-        Allowed(str, pattern=r"[\s\S]*", says="texts"),  # refuses nothing: a refusal would show it
-        "Keys that clients must show" + _LISTED + " Better in the variable than in a flag.",
+        Allowed(
+            str, pattern=r"[\s\S]*", says="texts"
+        ),  # every text is allowed: an error message would show it
+        "API keys that clients must send"
+        + _COMMAS
+        + " Use the environment variable: a flag is visible to others.",
     )
     api_key_file: str = _setting(
-        "", Allowed(str, says="a file with one key a line"), "Read keys from this file, one a line."
+        "", Allowed(str, says="a file with one key per line"), "File with API keys, one per line."
     )
     served_name: str = _setting(
-        "", Allowed(str, says="names"), "Names the model answers to" + _LISTED + " Empty: its own."
+        "", Allowed(str, says="names"), "Model names for clients" + _COMMAS + " Empty: the name of the model."
     )
     allowed_host: str = _setting(
         "",
         Allowed(str, says="host names"),
-        "Host names requests may be addressed to"
-        + _LISTED
-        + " Empty: on loopback, loopback names; else any.",
+        "Host names that requests may use"
+        + _COMMAS
+        + " Empty: loopback names if the server listens on loopback, else any name.",
     )
     cors_origin: str = _setting(
-        "", Allowed(str, says="origins, or *"), "Origins whose pages may call" + _LISTED + " Empty: none."
+        "",
+        Allowed(str, says="origins, or *"),
+        "Origins whose web pages may send requests" + _COMMAS + " Empty: none.",
     )
     max_queue: int = _setting(
-        256, _whole(0, 1_000_000), "Requests that may wait behind those that run; more are told to come back."
+        256,
+        _whole(0, 1_000_000),
+        "Requests that may wait besides the running ones; further requests get status 429.",
     )
-    max_choices: int = _setting(16, _whole(1, 128), "Most answers to one request (n).")
+    max_choices: int = _setting(16, _whole(1, 128), "Largest number of choices of one request (n).")
     max_output_tokens: int = _setting(
-        0, _whole(0), "Most tokens a request may write; 0: as many as the context holds."
+        0, _whole(0), "Largest number of tokens that a request may generate; 0: limited by the context only."
     )
     max_thinking_tokens: int = _setting(
-        0, _whole(0), "Most tokens a request may think; 0: no limit but its own and the model card's."
+        0,
+        _whole(0),
+        "Largest thinking budget of a request; 0: limited by the request and the model card only.",
     )
     thinking_close: str = _setting(
         "",
         Allowed(str, pattern=r"[\s\S]*", says="a text"),
-        "What is written to close thinking whose budget is spent; empty: as the model card says.",
+        "Text that closes thinking when its budget is spent; empty: the text of the model card.",
     )
     reply_tokens: int | str = _setting(
-        "card", Allowed(int, 0, words=("card",)), "Tokens of an output that thinking leaves to the answer."
+        "card",
+        Allowed(int, 0, words=("card",)),
+        "Tokens of the output that are reserved for the answer after thinking.",
     )
-    max_body_mib: float = _setting(4.0, _number(0.001, 1024.0), "Largest request body, in MiB.")
-    body_timeout_s: float = _setting(30.0, _number(0.1, 86400.0), "Time for a request's body to arrive.")
-    request_timeout_s: float = _setting(600.0, _number(0.1, 86400.0), "Time for a request's whole answer.")
+    max_body_mib: float = _setting(4.0, _number(0.001, 1024.0), "Largest request body in MiB.")
+    body_timeout_s: float = _setting(
+        30.0, _number(0.1, 86400.0), "Time limit in seconds for receiving a request body."
+    )
+    request_timeout_s: float = _setting(
+        600.0, _number(0.1, 86400.0), "Time limit in seconds for a whole answer."
+    )
     keepalive_s: float = _setting(
-        10.0, _number(0.1, 3600.0), "A stream that is silent this long shows a sign."
+        10.0,
+        _number(0.1, 3600.0),
+        "A stream sends a keep-alive comment after this many seconds without an event.",
     )
-    drain_s: float = _setting(30.0, _number(0.0, 86400.0), "Time for running requests to end when it stops.")
-    access_log: bool = _setting(True, Allowed(bool), "One line of JSON on stderr per request.")
+    drain_s: float = _setting(
+        30.0,
+        _number(0.0, 86400.0),
+        "Time in seconds that running requests have to finish when the server stops.",
+    )
+    access_log: bool = _setting(True, Allowed(bool), "Write one line of JSON per request to stderr.")
 
     def __post_init__(self) -> None:
-        for one in settings_of(ServerConfig):
-            one.check(getattr(self, one.name))
+        for setting in settings_of(ServerConfig):
+            setting.check(getattr(self, setting.name))
 
 
 @dataclass(frozen=True)
 class ServeConfig:
-    """All settings of a server: the engine's and its own."""
+    """All settings of `wager serve`: those of the engine and those of the server."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
@@ -117,10 +139,10 @@ class ServeConfig:
         self.engine()
 
     def engine(self) -> EngineConfig:
-        """The engine's part, checked once more as a whole."""
-        return EngineConfig(**{one.name: getattr(self, one.name) for one in fields(EngineConfig)})
+        """The settings of the engine, checked as a whole."""
+        return EngineConfig(**{each.name: getattr(self, each.name) for each in fields(EngineConfig)})
 
 
-def listed(text: str) -> tuple[str, ...]:
-    """The entries of a setting that may hold several."""
+def split_list(text: str) -> tuple[str, ...]:
+    """The entries of a setting whose values are separated by commas."""
     return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -1,6 +1,6 @@
-"""A headless Chromium for the tests of the page, and a page that remembers what went wrong on it.
+"""A headless Chromium for tests of the page.
 
-A `Visit` fails its test when the page logged an error, threw, or asked any other machine for anything.
+A test fails if the page logs an error, throws an exception or sends a request to another server.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def chromium() -> str | None:
 
 @contextmanager
 def launched() -> Iterator[Browser]:
-    """A browser; skips the test where there is none."""
+    """A browser; the test is skipped if none is installed."""
     api = pytest.importorskip("playwright.sync_api", exc_type=ImportError)
     path = chromium()
     if path is None:
-        pytest.skip("no Chromium on this machine")
+        pytest.skip("Chromium is not installed")
     with api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
         try:
@@ -54,17 +54,17 @@ def launched() -> Iterator[Browser]:
 
 @contextmanager
 def visiting(browser: Browser, url: str, refusals: bool = False, **options: Any) -> Iterator[Page]:
-    """The page at `url`, ready. `refusals`: the server will refuse things, which browsers log as errors."""
+    """The page at `url` when it is ready. `refusals`: error answers, which browsers log, are expected."""
     context = browser.new_context(**{"viewport": {"width": 1360, "height": 860}, **options})
     page = context.new_page()
     page.set_default_timeout(WAIT_MS)
-    wrong: list[str] = []
-    page.on("pageerror", lambda error: wrong.append(f"thrown: {error}"))
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(f"exception: {error}"))
     page.on(
         "console",
-        lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None,
+        lambda message: problems.append(message.text) if message.type in ("error", "warning") else None,
     )
-    context.on("request", lambda request: _check_origin(request.url, url, wrong))
+    context.on("request", lambda request: _check_origin(request.url, url, problems))
     try:
         page.goto(url)
         page.wait_for_selector("#status:not([data-state=waiting])")
@@ -72,13 +72,13 @@ def visiting(browser: Browser, url: str, refusals: bool = False, **options: Any)
     finally:
         context.close()
     if refusals:
-        wrong = [text for text in wrong if not text.startswith("Failed to load resource")]
-    assert wrong == []
+        problems = [text for text in problems if not text.startswith("Failed to load resource")]
+    assert problems == []
 
 
-def _check_origin(asked: str, url: str, wrong: list[str]) -> None:
-    if urlsplit(asked).netloc != urlsplit(url).netloc:
-        wrong.append(f"left the machine: {asked}")
+def _check_origin(requested: str, url: str, problems: list[str]) -> None:
+    if urlsplit(requested).netloc != urlsplit(url).netloc:
+        problems.append(f"request to another server: {requested}")
 
 
 def ask(page: Page, prompt: str) -> None:
@@ -92,7 +92,7 @@ def finished(page: Page, state: str = "done") -> None:
 
 
 def picture(page: Page, name: str) -> None:
-    """A screenshot for people, where WAGER_PICTURES names a folder for them."""
+    """Saves a screenshot if WAGER_PICTURES names a folder."""
     folder = os.environ.get("WAGER_PICTURES")
     if folder:
         page.screenshot(path=os.path.join(folder, f"{name}.png"))

@@ -1,7 +1,7 @@
-"""A real server on a loopback port, in a thread of its own, around a small random model that speaks.
+"""A real server on a loopback port in its own thread, with a small random model.
 
-Shared by the tests of the server. The model's tokenizer knows marks for thinking and tools, and its chat
-template is written like those of models that think. Nothing here has learned anything.
+The model's tokenizer has marks for thinking and tools, and its chat template is like that of a model that
+thinks. The weights are random.
 """
 
 import asyncio
@@ -18,11 +18,10 @@ from tokenizers import AddedToken
 
 from tests.nn.tiny import save_target
 from tests.text.conftest import train_byte_level
-from wager.config import with_values
 from wager.engine.engine import Engine
-from wager.resolve import stated
+from wager.resolve import resolve
+from wager.server.model_service import ModelService
 from wager.server.run import bind, web_server
-from wager.server.service import Service
 from wager.server_config import ServeConfig
 
 VOCAB = 400
@@ -53,7 +52,7 @@ PATIENCE_S = 60.0
 
 
 def save_speaker(folder: Path, **changes: Any) -> Path:
-    """A random target with tokenizer and chat template."""
+    """Saves a random target with tokenizer and chat template."""
     save_target(folder, "qwen3", 4, vocab_size=VOCAB, max_position_embeddings=1024, **changes)
     backend = train_byte_level()
     backend.add_tokens([AddedToken(mark, special=False, normalized=False) for mark in MARKS])
@@ -65,10 +64,10 @@ def save_speaker(folder: Path, **changes: Any) -> Path:
 
 @dataclass
 class Served:
-    """A server that runs."""
+    """A running server."""
 
     url: str
-    service: Service
+    service: ModelService
     stop: Callable[[], None]
 
     @property
@@ -86,13 +85,14 @@ def served(
     before: Callable[[str], None] = lambda _url: None,
     **settings: Any,
 ) -> Iterator[Served]:
-    """Serve a model; yields once it is ready. Raises what loading raises; `before` is called meanwhile."""
-    config = with_values(ServeConfig(), **{**SETTINGS, "model": str(model), **settings})
+    """Serves a model; yields when it is ready. Raises what loading raises; calls `before` while it loads."""
+    resolved = resolve(flags={**SETTINGS, "model": str(model), **settings}, root=ServeConfig)
+    config = resolved.config
     sock = bind(config.server.host, 0)
     ready, outcome = threading.Event(), {}
 
     async def run() -> None:
-        service = Service(stated(config), load)
+        service = ModelService(resolved, load)
         server = web_server(service)
         loop = asyncio.get_running_loop()
         outcome.update(service=service, stop=lambda: loop.call_soon_threadsafe(server.stop))
@@ -104,7 +104,7 @@ def served(
     thread.start()
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"
     before(url)
-    assert ready.wait(PATIENCE_S), "the server did not come up"
+    assert ready.wait(PATIENCE_S), "the server did not start"
     try:
         if "error" in outcome:
             raise outcome["error"]
@@ -117,11 +117,11 @@ def served(
     assert not thread.is_alive(), "the server did not stop"
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Let the server get there; fails when it does not."""
-    patience = threading.Event()
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Waits until a condition holds; fails after a time limit."""
+    pause = threading.Event()
     for _ in range(int(PATIENCE_S / 0.01)):
-        if is_so():
+        if condition():
             return
-        patience.wait(0.01)
-    raise AssertionError("it never came to that")
+        pause.wait(0.01)
+    raise AssertionError("the condition never held")

@@ -1,7 +1,7 @@
-"""A stand-in for the server: serves the page and answers in the shapes the page reads, from a script.
+"""A scripted server for tests of the page: it serves the page and answers without a model.
 
-It has no model. Tests use it for what a real server rarely does on demand: refusals, broken streams, a steady
-pace. A prompt may order trouble by a word: `refuse-` and a status, `break-off`, `fail-inside`.
+Tests use it for situations that a real server rarely produces on demand: errors, interrupted streams, a
+steady speed. A word in the prompt selects one: `refuse-` and a status, `break-off` or `fail-inside`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 PAGE = Path(__file__).resolve().parents[2] / "wager" / "server" / "page"
 POLICIES = ["auto", "ar", "fixed:K", "tree:B", "bod"]
 ACCEPTED = (0, 3, 5, 2, 7, 4, 0, 1, 6, 3)
-"""How many guesses stand, step after step, over and over."""
+"""Number of accepted guesses in each step, repeated."""
 
 THOUGHT = (
     "Monday has 35 pages. Tuesday has twice as many, so 35 * 2 = 70 pages. Wednesday has 15 fewer than "
@@ -57,7 +57,7 @@ CODE = """
 
 
 class State:
-    """What the stub server remembers: its policy, its API key, and every request body it was sent."""
+    """The state of the stub server: its policy, its API key and all request bodies it received."""
 
     def __init__(self, step_s: float = 0.004, api_key: str | None = None) -> None:
         self.step_s = step_s
@@ -74,12 +74,12 @@ def pieces(text: str) -> list[str]:
 
 
 def scripted_steps(texts: list[str], mode: str) -> Iterator[list[dict[str, Any]]]:
-    """Tokens grouped into steps: guesses that stood, then the target's own."""
+    """Tokens grouped into steps: accepted guesses, then the target's own token."""
     at = step = 0
     while at < len(texts):
-        stands = 0 if mode == "off" else ACCEPTED[step % len(ACCEPTED)]
-        bet = 0 if mode == "off" else stands + (step * 3) % 4
-        group = [_guess(text, bet, depth) for depth, text in enumerate(texts[at : at + stands], 1)]
+        num_accepted = 0 if mode == "off" else ACCEPTED[step % len(ACCEPTED)]
+        bet = 0 if mode == "off" else num_accepted + (step * 3) % 4
+        group = [_guess(text, bet, depth) for depth, text in enumerate(texts[at : at + num_accepted], 1)]
         at += len(group)
         if at < len(texts):
             group.append({"text": texts[at], "origin": "target", "bet": bet, "depth": 0, "confidence": None})
@@ -101,7 +101,7 @@ class Handler(BaseHTTPRequestHandler):
     state: State
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
         path = self.path.split("?")[0]
@@ -140,7 +140,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _set_policy(self, name: str) -> None:
         if name == "bod":
-            self._refuse(400, "policy: bod is not open to you")
+            self._refuse(400, "policy: bod is not allowed here")
             return
         self.state.policy = name
         self._json({"policy": name})
@@ -252,8 +252,8 @@ class Handler(BaseHTTPRequestHandler):
             "num_draft_tokens": 90,
         }
         figures |= {"ledger_ms": 740.0, "speedup": 1.62}
-        spoken = {} if mode == "off" else {"metrics": {"speculative_decoding": figures}}
-        self._event({"choices": [], "usage": {"completion_tokens": 1}, **spoken})
+        metrics = {} if mode == "off" else {"metrics": {"speculative_decoding": figures}}
+        self._event({"choices": [], "usage": {"completion_tokens": 1}, **metrics})
         self._event("[DONE]")
 
 
@@ -286,7 +286,7 @@ def _chunk(
 
 @contextlib.contextmanager
 def serving(state: State) -> Iterator[str]:
-    """The stub's address while it runs."""
+    """Runs the stub and yields its address."""
     handler = type("BoundHandler", (Handler,), {"state": state})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True

@@ -1,4 +1,4 @@
-"""The official `anthropic` client against the server: messages, streams, tools, thinking, errors, leaving."""
+"""The official `anthropic` client against the server: messages, streams, tools, thinking, errors."""
 
 import json
 from collections.abc import Iterator
@@ -27,18 +27,18 @@ def client(server: Served) -> Iterator[Anthropic]:
         yield made
 
 
-def ask(client: Anthropic, **options: Any) -> Any:
-    return client.messages.create(**asked(**options))
+def create(client: Anthropic, **options: Any) -> Any:
+    return client.messages.create(**message_body(**options))
 
 
-def asked(**options: Any) -> dict[str, Any]:
-    """This client has no temperature of its own."""
+def message_body(**options: Any) -> dict[str, Any]:
+    """The client has no temperature argument, so it goes into the extra body."""
     extra = {"temperature": 0, **options.pop("extra_body", {})}
     return {"model": "tiny", "messages": MESSAGES, "max_tokens": 16, "extra_body": extra, **options}
 
 
 def test_a_message(client: Anthropic) -> None:
-    found = ask(client, system="Be brief.", metadata={"user_id": "u"})
+    found = create(client, system="Be brief.", metadata={"user_id": "u"})
     assert found.role == "assistant" and found.type == "message" and found.model == "tiny"
     [block] = found.content
     assert block.type == "text" and block.text
@@ -46,9 +46,9 @@ def test_a_message(client: Anthropic) -> None:
     assert found.metrics["speculative_decoding"]["mode"] == "auto"
 
 
-def test_a_stream_says_the_same(client: Anthropic) -> None:
-    whole = ask(client)
-    with client.messages.stream(**asked()) as stream:
+def test_a_stream_has_the_same_text(client: Anthropic) -> None:
+    whole = create(client)
+    with client.messages.stream(**message_body()) as stream:
         text = "".join(stream.text_stream)
         final = stream.get_final_message()
     assert text == whole.content[0].text
@@ -56,14 +56,14 @@ def test_a_stream_says_the_same(client: Anthropic) -> None:
 
 
 def test_a_stop_sequence(client: Anthropic) -> None:
-    text = ask(client).content[0].text
-    found = ask(client, stop_sequences=[text[2:4]])
+    text = create(client).content[0].text
+    found = create(client, stop_sequences=[text[2:4]])
     assert found.stop_reason == "stop_sequence" and found.stop_sequence == text[2:4]
 
 
 def test_an_answer_is_continued(client: Anthropic) -> None:
     begun = [*MESSAGES, {"role": "assistant", "content": "jumps over"}]
-    assert ask(client, messages=begun).content[0].type == "text"
+    assert create(client, messages=begun).content[0].type == "text"
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -72,10 +72,10 @@ def test_a_tool_is_called(client: Anthropic, choice: Any, stream: bool) -> None:
     one = {**choice, "disable_parallel_tool_use": True}
     options: Any = {"tools": [TOOL], "tool_choice": one, "max_tokens": 200}
     if stream:
-        with client.messages.stream(**asked(**options)) as running:
+        with client.messages.stream(**message_body(**options)) as running:
             found = running.get_final_message()
     else:
-        found = ask(client, **options)
+        found = create(client, **options)
     [use] = found.content
     assert found.stop_reason == "tool_use" and use.type == "tool_use" and use.name == "paint"
     assert use.input["colour"] in COLOURS
@@ -90,7 +90,7 @@ def test_a_tool_is_called(client: Anthropic, choice: Any, stream: bool) -> None:
             ],
         },
     ]
-    assert ask(client, messages=back, tools=[TOOL]).usage.input_tokens > found.usage.input_tokens
+    assert create(client, messages=back, tools=[TOOL]).usage.input_tokens > found.usage.input_tokens
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -98,56 +98,56 @@ def test_a_schema_is_followed(client: Anthropic, stream: bool) -> None:
     form: Any = {"format": {"type": "json_schema", "schema": SCHEMA}}
     options: Any = {"output_config": form, "max_tokens": 200}
     if stream:
-        with client.messages.stream(**asked(**options)) as running:
+        with client.messages.stream(**message_body(**options)) as running:
             found = running.get_final_message()
     else:
-        found = ask(client, **options)
+        found = create(client, **options)
     [block] = found.content
     assert json.loads(block.text)["colour"] in COLOURS and found.stop_reason == "end_turn"
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_thinking_is_a_block_of_its_own(client: Anthropic, stream: bool) -> None:
+def test_thinking_is_a_separate_block(client: Anthropic, stream: bool) -> None:
     options: Any = {
         "thinking": {"type": "enabled", "budget_tokens": 6},
         "max_tokens": 24,
         "extra_body": {"seed": 7, "temperature": 1},
     }
     if stream:
-        with client.messages.stream(**asked(**options)) as running:
+        with client.messages.stream(**message_body(**options)) as running:
             found = running.get_final_message()
     else:
-        found = ask(client, **options)
+        found = create(client, **options)
     assert found.content[0].type == "thinking"
     assert found.content[0].signature
     assert found.usage.output_tokens_details.thinking_tokens == 6
     back = [*MESSAGES, {"role": "assistant", "content": [b.model_dump() for b in found.content]}, *MESSAGES]
-    assert ask(client, messages=back).content
+    assert create(client, messages=back).content
 
 
-def test_without_being_told_it_does_not_think(client: Anthropic) -> None:
-    assert {block.type for block in ask(client, max_tokens=40).content} == {"text"}
+def test_the_model_does_not_think_by_default(client: Anthropic) -> None:
+    assert {block.type for block in create(client, max_tokens=40).content} == {"text"}
 
 
-def test_counting(client: Anthropic) -> None:
+def test_token_counts(client: Anthropic) -> None:
     counted = client.messages.count_tokens(model="tiny", messages=MESSAGES, system="Be brief.", tools=[TOOL])
-    assert counted.input_tokens == ask(client, system="Be brief.", tools=[TOOL]).usage.input_tokens
+    assert counted.input_tokens == create(client, system="Be brief.", tools=[TOOL]).usage.input_tokens
 
 
-def test_errors_have_their_classes(client: Anthropic) -> None:
+def test_errors_have_the_right_classes(client: Anthropic) -> None:
     with pytest.raises(anthropic.BadRequestError) as bad:
-        ask(client, extra_body={"temperature": -1})
+        create(client, extra_body={"temperature": -1})
     assert bad.value.body["type"] == "error" and bad.value.body["error"]["type"] == "invalid_request_error"
     with pytest.raises(anthropic.NotFoundError) as missing:
-        ask(client, model="other")
+        create(client, model="other")
     assert missing.value.body["error"]["type"] == "not_found_error"
     with pytest.raises(anthropic.BadRequestError):
-        ask(client, messages=[{"role": "user", "content": [{"type": "image", "source": {}}]}])
+        create(client, messages=[{"role": "user", "content": [{"type": "image", "source": {}}]}])
     with pytest.raises(anthropic.BadRequestError):
-        ask(client, tools=[TOOL], tool_choice={"type": "tool", "name": "wash"})
+        create(client, tools=[TOOL], tool_choice={"type": "tool", "name": "wash"})
 
 
-def test_leaving_a_stream_frees_its_place(client: Anthropic, server: Served) -> None:
-    with client.messages.stream(**asked(max_tokens=900)) as stream:
+def test_closing_a_stream_frees_its_row(client: Anthropic, server: Served) -> None:
+    with client.messages.stream(**message_body(max_tokens=900)) as stream:
         next(iter(stream))
     wait_until(lambda: not server.engine.scheduler.has_work and server.service.bridge.num_open == 0)

@@ -1,4 +1,4 @@
-"""The bridge and its inboxes by themselves: merging, order, refusals, and a thread that always answers."""
+"""The bridge and its queues alone: merging, order, refusals, and a thread that always answers."""
 
 import asyncio
 import threading
@@ -10,21 +10,23 @@ import pytest
 
 from tests.server.harness import SETTINGS
 from wager.config import with_values
+from wager.engine.assemble import build_engine
 from wager.engine.engine import Engine
 from wager.errors import RequestError
 from wager.records import SamplingParams, TokenDetail
-from wager.server.bridge import Asked, Bridge, Busy, NotReady
-from wager.server.inbox import Delivery, End, Inbox
+from wager.server.bridge import Bridge, NotReady, QueueFull
+from wager.server.generation_request import GenerationRequest
+from wager.server.response_queue import EngineUpdate, ResponseQueue
 from wager.server_config import ServeConfig
 
 PARAMS = SamplingParams(max_tokens=12, ignore_eos=True)
-FOREVER = SamplingParams(max_tokens=900, ignore_eos=True)
+ENDLESS = SamplingParams(max_tokens=900, ignore_eos=True)
 
 
 @pytest.fixture(scope="module")
 def engine(speaker: Path) -> Iterator[Engine]:
     config = with_values(ServeConfig(), **{**SETTINGS, "model": str(speaker), "max_rows": 2})
-    yield Engine.from_config(config.engine())
+    yield build_engine(config.engine())
 
 
 async def started(engine: Engine, max_queue: int = 1) -> Bridge:
@@ -33,79 +35,90 @@ async def started(engine: Engine, max_queue: int = 1) -> Bridge:
     return bridge
 
 
-async def read_all(inbox: Inbox, num: int) -> dict[int, Delivery]:
-    found: dict[int, Delivery] = {}
-    while sum(one.end is not None for one in found.values()) < num:
-        for index, delivery in (await inbox.take(10.0)).items():
+def request_for(*prompts: list[int], params: SamplingParams = PARAMS, n: int = 1) -> GenerationRequest:
+    return GenerationRequest("tiny", prompts, params, n)
+
+
+async def read_all(queue: ResponseQueue, num: int) -> dict[int, EngineUpdate]:
+    found: dict[int, EngineUpdate] = {}
+    while sum(update.finish is not None for update in found.values()) < num:
+        for index, update in (await queue.take(10.0)).items():
             if index in found:
-                found[index].merge(delivery)
+                found[index].merge(update)
             else:
-                found[index] = delivery
+                found[index] = update
     return found
 
 
-def test_an_inbox_merges_what_nobody_reads() -> None:
+def test_a_queue_merges_unread_updates() -> None:
     async def run() -> None:
-        inbox = Inbox()
-        assert await inbox.take(0.01) == {}
+        queue = ResponseQueue()
+        assert await queue.take(0.01) == {}
         detail = TokenDetail("guess", 3, 1, 0.5)
-        inbox.put(0, Delivery("a", [1], [detail], ["x"], 2.0))
-        inbox.put(1, Delivery("z", [9]))
-        inbox.put(0, Delivery("b", [2, 3], [], ["y"], 3.0, End("stop")))
-        found = await inbox.take(10.0)
+        queue.put(0, EngineUpdate("a", [1], [detail], ["x"], 2.0))
+        queue.put(1, EngineUpdate("z", [9]))
+        queue.put(0, EngineUpdate("b", [2, 3], [], ["y"], 3.0, "stop"))
+        found = await queue.take(10.0)
         assert found == {
-            0: Delivery("ab", [1, 2, 3], [detail], ["x", "y"], 3.0, End("stop")),
-            1: Delivery("z", [9]),
+            0: EngineUpdate("ab", [1, 2, 3], [detail], ["x", "y"], 3.0, "stop"),
+            1: EngineUpdate("z", [9]),
         }
-        waiting = asyncio.ensure_future(inbox.take(10.0))
+        waiting = asyncio.ensure_future(queue.take(10.0))
         await asyncio.sleep(0)
-        inbox.put(0, Delivery("c"))
+        queue.put(0, EngineUpdate("c"))
         assert (await waiting)[0].text == "c"
 
     asyncio.run(run())
 
 
-def test_requests_go_there_and_come_back(engine: Engine) -> None:
+def test_choices_have_derived_seeds() -> None:
+    request = request_for([40], [41], params=SamplingParams(seed=3), n=2)
+    assert [request.prompt(i) for i in range(4)] == [[40], [40], [41], [41]]
+    seeds = [request.choice_params(i).seed for i in range(4)]
+    assert seeds[0] == seeds[2] == 3 and seeds[1] == seeds[3] != 3
+
+
+def test_requests_are_submitted_and_answered(engine: Engine) -> None:
     async def run() -> None:
-        bridge, inbox, ended = await started(engine), Inbox(), []
-        bridge.on_end = lambda running, end: ended.append((running.index, end.finish))
-        batch = await bridge.submit([Asked([40, 41], PARAMS), Asked([42], PARAMS)], inbox)
-        found = await read_all(inbox, 2)
+        bridge, queue, ended = await started(engine), ResponseQueue(), []
+        bridge.on_end = lambda choice, update: ended.append((choice.index, update.finish))
+        choices = await bridge.submit(request_for([40, 41], [42]), queue)
+        found = await read_all(queue, 2)
         assert [len(found[i].token_ids) for i in (0, 1)] == [12, 12]
         assert sorted(ended) == [(0, "length"), (1, "length")] and bridge.num_open == 0
-        assert all(one.first_s is not None and one.ended_s is not None for one in batch)
-        assert found[0].end is not None and found[0].end.sequence is not None
-        assert found[0].end.sequence.output_ids == found[0].token_ids
+        assert all(choice.first_token_s is not None and choice.ended_s is not None for choice in choices)
+        assert found[0].sequence is not None
+        assert found[0].sequence.output_ids == found[0].token_ids
         await asyncio.to_thread(bridge.close)
 
     asyncio.run(run())
 
 
-def test_refusals_leave_nothing_behind(engine: Engine) -> None:
+def test_a_refused_request_leaves_nothing_behind(engine: Engine) -> None:
     async def run() -> None:
-        bridge, inbox, ended = await started(engine), Inbox(), []
-        bridge.on_end = lambda running, end: ended.append(running)
+        bridge, queue, ended = await started(engine), ResponseQueue(), []
+        bridge.on_end = lambda choice, update: ended.append(choice)
         with pytest.raises(RequestError):
-            await bridge.submit([Asked([40], FOREVER), Asked([10**9], FOREVER)], inbox)
+            await bridge.submit(request_for([40], [10**9], params=ENDLESS), queue)
         assert bridge.num_open == 0
         await bridge.call(lambda: None)
         assert not engine.scheduler.has_work and ended == []
-        with pytest.raises(Busy) as busy:
-            await bridge.submit([Asked([40], PARAMS)] * 4, inbox)
-        assert busy.value.retry_after_s >= 1
+        with pytest.raises(QueueFull) as full:
+            await bridge.submit(request_for([40], n=4), queue)
+        assert full.value.retry_after_s >= 1
         await asyncio.to_thread(bridge.close)
 
     asyncio.run(run())
 
 
-def test_an_abort_comes_before_the_next_step(engine: Engine) -> None:
+def test_an_abort_takes_effect_before_the_next_step(engine: Engine) -> None:
     async def run() -> None:
-        bridge, inbox = await started(engine), Inbox()
-        batch = await bridge.submit([Asked([40, 41], FOREVER)] * 2, inbox)
-        await inbox.take(10.0)
-        bridge.abort(batch)
+        bridge, queue = await started(engine), ResponseQueue()
+        choices = await bridge.submit(request_for([40, 41], params=ENDLESS, n=2), queue)
+        await queue.take(10.0)
+        bridge.abort(choices)
         assert await bridge.call(lambda: engine.scheduler.has_work) is False
-        bridge.abort(batch)
+        bridge.abort(choices)
         assert bridge.num_open == 0
         await asyncio.to_thread(bridge.close)
         engine.check()
@@ -113,10 +126,10 @@ def test_an_abort_comes_before_the_next_step(engine: Engine) -> None:
     asyncio.run(run())
 
 
-def test_a_cancelled_submit_does_not_stay(engine: Engine) -> None:
+def test_a_cancelled_submit_is_removed(engine: Engine) -> None:
     async def run() -> None:
-        bridge, inbox = await started(engine), Inbox()
-        task = asyncio.ensure_future(bridge.submit([Asked([40, 41], FOREVER)], inbox))
+        bridge, queue = await started(engine), ResponseQueue()
+        task = asyncio.ensure_future(bridge.submit(request_for([40, 41], params=ENDLESS), queue))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -127,20 +140,20 @@ def test_a_cancelled_submit_does_not_stay(engine: Engine) -> None:
     asyncio.run(run())
 
 
-def test_closing_ends_what_runs(engine: Engine) -> None:
+def test_closing_aborts_running_requests(engine: Engine) -> None:
     async def run() -> None:
-        bridge, inbox = await started(engine), Inbox()
-        await bridge.submit([Asked([40, 41], FOREVER)], inbox)
+        bridge, queue = await started(engine), ResponseQueue()
+        await bridge.submit(request_for([40, 41], params=ENDLESS), queue)
         await asyncio.to_thread(bridge.close)
-        found = await read_all(inbox, 1)
-        assert found[0].end is not None and found[0].end.finish == "abort"
+        found = await read_all(queue, 1)
+        assert found[0].finish == "abort"
         with pytest.raises(NotReady):
             await bridge.call(lambda: None)
 
     asyncio.run(run())
 
 
-def test_a_bridge_that_cannot_load_says_why() -> None:
+def test_a_loading_error_is_reported() -> None:
     def load() -> Engine:
         raise ValueError("no weights")
 
@@ -151,13 +164,13 @@ def test_a_bridge_that_cannot_load_says_why() -> None:
         with pytest.raises(ValueError, match="no weights"):
             await bridge.start()
         with pytest.raises(NotReady, match="no weights"):
-            await bridge.submit([Asked([1], PARAMS)], Inbox())
+            await bridge.submit(request_for([1]), ResponseQueue())
         bridge.close()
 
     asyncio.run(run())
 
 
-def test_what_a_command_raises_is_raised_to_its_caller(engine: Engine) -> None:
+def test_an_exception_of_a_command_is_raised_to_its_caller(engine: Engine) -> None:
     def fail() -> Any:
         raise KeyError("x")
 
@@ -171,22 +184,22 @@ def test_what_a_command_raises_is_raised_to_its_caller(engine: Engine) -> None:
     asyncio.run(run())
 
 
-def test_spare_time_ends_where_a_request_begins(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is used while nobody asks, never while somebody runs, and however much of it is wanted."""
-    used, begun = [], threading.Event()
+def test_spare_time_ends_when_a_request_arrives(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spare time is used only while no request runs, even if the engine always wants more of it."""
+    used, first_use = [], threading.Event()
 
     def use() -> bool:
         used.append(engine.has_work)
-        begun.set()
+        first_use.set()
         return True
 
     monkeypatch.setattr(engine.parts, "spare_time", use)
 
     async def run() -> None:
-        bridge, inbox = await started(engine), Inbox()
-        assert await asyncio.to_thread(begun.wait, 10.0)
-        await bridge.submit([Asked([40, 41], PARAMS)], inbox)
-        assert (await read_all(inbox, 1))[0].end is not None
+        bridge, queue = await started(engine), ResponseQueue()
+        assert await asyncio.to_thread(first_use.wait, 10.0)
+        await bridge.submit(request_for([40, 41]), queue)
+        assert (await read_all(queue, 1))[0].finish is not None
         await asyncio.to_thread(bridge.close)
 
     asyncio.run(run())

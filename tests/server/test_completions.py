@@ -1,4 +1,4 @@
-"""/v1/completions and /v1/chat/completions over plain HTTP: answers, chunks, and what they count."""
+"""/v1/completions and /v1/chat/completions over HTTP: answers, chunks, usage and statistics."""
 
 import json
 from typing import Any
@@ -35,7 +35,7 @@ def test_a_chat_is_answered(http: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("path,body", [("/v1/chat/completions", CHAT), ("/v1/completions", TEXT)])
-def test_a_stream_is_the_same_text(http: httpx.Client, path: str, body: dict[str, Any]) -> None:
+def test_a_stream_has_the_same_text(http: httpx.Client, path: str, body: dict[str, Any]) -> None:
     whole = post(http, path, body)["choices"][0]
     chunks = post(http, path, {**body, "stream": True})
     choices = [chunk["choices"][0] for chunk in chunks]
@@ -50,16 +50,16 @@ def test_a_stream_is_the_same_text(http: httpx.Client, path: str, body: dict[str
     assert chunks[-1]["usage"]["completion_tokens"] == 12 and "metrics" in chunks[-1]
 
 
-def test_usage_comes_as_it_was_asked_for(http: httpx.Client) -> None:
-    asked = {**CHAT, "stream": True}
-    own = post(http, "/v1/chat/completions", {**asked, "stream_options": {"include_usage": True}})
-    assert own[-1]["choices"] == [] and own[-1]["usage"]["completion_tokens"] == 12
-    assert "usage" not in own[-2]
-    none = post(http, "/v1/chat/completions", {**asked, "stream_options": {"include_usage": False}})
+def test_usage_follows_the_stream_options(http: httpx.Client) -> None:
+    body = {**CHAT, "stream": True}
+    separate = post(http, "/v1/chat/completions", {**body, "stream_options": {"include_usage": True}})
+    assert separate[-1]["choices"] == [] and separate[-1]["usage"]["completion_tokens"] == 12
+    assert "usage" not in separate[-2]
+    none = post(http, "/v1/chat/completions", {**body, "stream_options": {"include_usage": False}})
     assert not any("usage" in chunk for chunk in none)
 
 
-def test_several_choices_have_seeds_of_their_own(http: httpx.Client) -> None:
+def test_each_choice_has_its_own_seed(http: httpx.Client) -> None:
     body = {**CHAT, "temperature": 1.5, "seed": 3, "n": 3}
     found = post(http, "/v1/chat/completions", body)
     texts = [choice["message"]["content"] for choice in found["choices"]]
@@ -92,8 +92,8 @@ def test_echo(http: httpx.Client) -> None:
 
 
 def test_logprobs(http: httpx.Client) -> None:
-    asked = {**CHAT, "logprobs": True, "top_logprobs": 3}
-    [choice] = post(http, "/v1/chat/completions", asked)["choices"]
+    body = {**CHAT, "logprobs": True, "top_logprobs": 3}
+    [choice] = post(http, "/v1/chat/completions", body)["choices"]
     content = choice["logprobs"]["content"]
     assert len(content) == 12
     for one in content:
@@ -102,9 +102,9 @@ def test_logprobs(http: httpx.Client) -> None:
         assert one["top_logprobs"][0]["bytes"] == one["bytes"]
     text = b"".join(bytes(one["bytes"]) for one in content).decode(errors="replace")
     assert text.startswith(choice["message"]["content"][:3])
-    chunks = post(http, "/v1/chat/completions", {**asked, "stream": True})
+    chunks = post(http, "/v1/chat/completions", {**body, "stream": True})
     streamed = [one for c in chunks for one in (c["choices"][0]["logprobs"] or {}).get("content", [])]
-    # The passes of the two need not be of one size, and round differently then.
+    # The two runs can use passes of different sizes, which round differently.
     assert [one["bytes"] for one in streamed] == [one["bytes"] for one in content]
     pairs = zip(streamed, content, strict=True)
     assert all(one["logprob"] == pytest.approx(other["logprob"], abs=1e-4) for one, other in pairs)
@@ -113,7 +113,7 @@ def test_logprobs(http: httpx.Client) -> None:
     assert {len(part) for part in older.values()} == {12}
 
 
-def test_a_stop_text_ends_it_and_is_named(http: httpx.Client) -> None:
+def test_a_stop_string_ends_the_text_and_is_reported(http: httpx.Client) -> None:
     text = post(http, "/v1/completions", TEXT)["choices"][0]["text"]
     stop = text[3:6]
     [choice] = post(http, "/v1/completions", {**TEXT, "stop": [stop]})["choices"]
@@ -133,9 +133,9 @@ def test_speculation_does_not_change_the_text(http: httpx.Client) -> None:
     modes = [{"mode": "off"}, {"mode": "fixed", "nodes": 3}, {"mode": "auto", "report": "tokens"}]
     found = [post(http, "/v1/chat/completions", {**CHAT, "speculation": mode}) for mode in modes]
     assert len({one["choices"][0]["message"]["content"] for one in found}) == 1
-    told = [one["metrics"]["speculative_decoding"] for one in found]
-    assert [one["mode"] for one in told] == ["off", "fixed:3", "auto"]
-    assert told[0]["num_draft_tokens"] == 0 and told[0]["tokens_per_step"] == 1.0
+    stats = [answer["metrics"]["speculative_decoding"] for answer in found]
+    assert [each["mode"] for each in stats] == ["off", "fixed:3", "auto"]
+    assert stats[0]["num_draft_tokens"] == 0 and stats[0]["tokens_per_step"] == 1.0
 
 
 def test_tokens_are_reported_with_their_origin(http: httpx.Client) -> None:
@@ -148,3 +148,5 @@ def test_tokens_are_reported_with_their_origin(http: httpx.Client) -> None:
     assert {token["origin"] for token in tokens} <= {"target", "guess"}
     text = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
     assert "".join(token["text"] for token in tokens) == text
+    whole = post(http, "/v1/chat/completions", {**CHAT, "speculation": {"report": "tokens"}})["choices"][0]
+    assert "".join(token["text"] for token in whole["wager"]["tokens"]) == text

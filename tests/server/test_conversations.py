@@ -1,24 +1,27 @@
-"""Dialects turned into messages, wishes and blocks: pure functions, no server."""
+"""Request bodies turned into messages, options and content blocks: pure functions, no server."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 
 from wager.errors import RequestError
-from wager.server.answers import Piece
-from wager.server.asks import ToolWish
-from wager.server.blocks import Blocks, Change, Kind
-from wager.server.chat import wish_of
-from wager.server.doors import _host_name, allowed_hosts
-from wager.server.messages import conversation_of
-from wager.server.problems import place
-from wager.server.reading import Call
-from wager.server.responses_input import messages_of
+from wager.records import SamplingParams
+from wager.server.api_errors import ApiError, field_path, to_api_error
+from wager.server.chat import thinking_options
+from wager.server.generation import BlockChange, BlockKind, Choice, ContentBlocks, ToolCall
+from wager.server.generation_request import GenerationRequest, ThinkingOptions, ToolOptions
+from wager.server.messages import prompt_request
+from wager.server.middleware import _host_name, allowed_hosts
+from wager.server.response_queue import EngineUpdate
+from wager.server.responses import chat_messages
 from wager.server.schemas.chat import ChatBody
 from wager.server.schemas.messages import CountBody
 from wager.server.schemas.responses import ResponsesBody
-from wager.server.thinking import Wish
 from wager.server_config import ServerConfig
+from wager.text.reasoning import ReasoningMarks
 
 HELLO = {"role": "user", "content": "hello"}
 
@@ -27,9 +30,21 @@ def items(*given: dict[str, Any]) -> Any:
     return ResponsesBody.model_validate({"input": list(given)}).input
 
 
+def refused(function: Callable[[], Any]) -> ApiError:
+    """The error that a client gets."""
+    try:
+        function()
+    except ValidationError as error:
+        located = [{**each, "loc": ("body", *each["loc"])} for each in error.errors()]  # as FastAPI does
+        return to_api_error(RequestValidationError(located))
+    except RequestError as error:
+        return to_api_error(error)
+    raise AssertionError("the request was not refused")
+
+
 def test_responses_items_become_messages() -> None:
     call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
-    found = messages_of(
+    found = chat_messages(
         items(
             HELLO,
             {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
@@ -61,22 +76,39 @@ def test_responses_items_become_messages() -> None:
         {"role": "user", "content": [{"type": "input_image", "image_url": "x"}]},
         {"type": "function_call", "name": "f"},
         {"type": "function_call_output", "call_id": 3, "output": ""},
+        {**HELLO, "unknown": 1},
+        {**HELLO, "arguments": "{}"},
+        {"role": "user", "content": [{"type": "input_text", "text": "x", "unknown": 1}]},
     ],
     ids=str,
 )
-def test_other_items_are_refused_by_place(item: dict[str, Any]) -> None:
-    with pytest.raises(RequestError, match=r"input\[1\]"):
-        messages_of(items(HELLO, item), None)
+def test_a_refused_item_is_named(item: dict[str, Any]) -> None:
+    error = refused(lambda: chat_messages(items(HELLO, item), None))
+    assert error.status == 400 and error.param is not None and error.param.startswith("input[1]")
 
 
-def blocks_talk(*turns: Any, **rest: Any) -> Any:
-    return conversation_of(CountBody.model_validate({"messages": list(turns), **rest}))
+def test_items_of_an_answer_can_be_sent_back() -> None:
+    part = {"type": "output_text", "text": "let me", "annotations": [], "logprobs": []}
+    message = {
+        "type": "message",
+        "id": "msg_1",
+        "status": "completed",
+        "role": "assistant",
+        "content": [part],
+    }
+    assert chat_messages(items({**message, "phase": None, "unknown": None}), None) == [
+        {"role": "assistant", "content": "let me"}
+    ]
+
+
+def messages_request(*turns: Any, **fields: Any) -> Any:
+    return prompt_request(CountBody.model_validate({"messages": list(turns), **fields}))
 
 
 def test_messages_blocks_become_messages() -> None:
     use = {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}
     thought = {"type": "thinking", "thinking": "hm", "signature": "s"}
-    talk = blocks_talk(
+    request = messages_request(
         {
             "role": "user",
             "content": [{"type": "text", "text": "hello", "cache_control": {"type": "ephemeral"}}],
@@ -88,78 +120,89 @@ def test_messages_blocks_become_messages() -> None:
         },
         system=[{"type": "text", "text": "be"}, {"type": "text", "text": "brief"}],
     )
-    assert talk.messages[0] == {"role": "system", "content": "be\nbrief"}
-    assert talk.messages[1] == HELLO
-    assert talk.messages[2] == {
+    assert request.messages[0] == {"role": "system", "content": "be\nbrief"}
+    assert request.messages[1] == HELLO
+    assert request.messages[2] == {
         "role": "assistant",
         "content": "let me",
         "reasoning_content": "hm",
         "tool_calls": [{"id": "t1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}],
     }
-    assert talk.messages[3:] == [
+    assert request.messages[3:] == [
         {"role": "tool", "tool_call_id": "t1", "content": ""},
         {"role": "user", "content": "so?"},
     ]
-    assert talk.wish == Wish(enabled=False) and not talk.continue_final
-    assert blocks_talk(HELLO, {"role": "assistant", "content": "I"}).continue_final
+    assert request.thinking == ThinkingOptions(enabled=False) and not request.continue_final
+    assert messages_request(HELLO, {"role": "assistant", "content": "I"}).continue_final
 
 
 @pytest.mark.parametrize(
     "content",
-    [[{"type": "image"}], [{"type": "text"}], [{"type": "tool_result"}], [{"type": "tool_use", "id": "a"}]],
+    [
+        [{"type": "image"}],
+        [{"type": "text"}],
+        [{"type": "tool_result"}],
+        [{"type": "tool_use", "id": "a"}],
+        [{"type": "text", "text": "a", "unknown": 1}],
+        [{"type": "text", "text": "a", "input": {}}],
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("role", ["user", "assistant"])
 def test_other_blocks_are_refused(role: str, content: Any) -> None:
-    with pytest.raises(RequestError):
-        blocks_talk({"role": role, "content": content})
+    error = refused(lambda: messages_request({"role": role, "content": content}))
+    assert error.status == 400 and error.param is not None and error.param.startswith("messages")
 
 
 def test_tool_choices_of_messages() -> None:
     tool = {"name": "f", "input_schema": {"type": "object"}}
     for choice, word in (("auto", "auto"), ("any", "required"), ("none", "none")):
-        assert blocks_talk(HELLO, tools=[tool], tool_choice={"type": choice}).tools.choice == word
-    named = blocks_talk(
+        assert messages_request(HELLO, tools=[tool], tool_choice={"type": choice}).tools.choice == word
+    named = messages_request(
         HELLO, tools=[tool], tool_choice={"type": "tool", "name": "f", "disable_parallel_tool_use": True}
     ).tools
     assert named.choice == "=f" and not named.parallel
     with pytest.raises(RequestError):
-        blocks_talk(HELLO, tools=[tool], tool_choice={"type": "any", "name": "f"})
+        messages_request(HELLO, tools=[tool], tool_choice={"type": "any", "name": "f"})
 
 
 def test_which_tools_are_offered_and_forced() -> None:
     tools = [{"function": {"name": name}} for name in "ab"]
-    assert ToolWish(tools).offered == tools and ToolWish(tools).forced is None
-    assert ToolWish(tools, "none").offered == []
-    assert ToolWish(tools, "required").forced == tools
-    assert ToolWish(tools, "=b").forced == tools[1:]
-    for wish in (ToolWish((), "required"), ToolWish(tools, "=c")):
+    assert ToolOptions(tools).offered == tools and ToolOptions(tools).forced is None
+    assert ToolOptions(tools, "none").offered == []
+    assert ToolOptions(tools, "required").forced == tools
+    assert ToolOptions(tools, "=b").forced == tools[1:]
+    for options in (ToolOptions((), "required"), ToolOptions(tools, "=c")):
         with pytest.raises(RequestError):
-            _ = wish.forced
+            _ = options.forced
 
 
 @pytest.mark.parametrize(
-    ("said", "wish", "is_on"),
+    ("fields", "options", "is_on"),
     [
-        ({}, Wish(), None),
-        ({"thinking": {"type": "enabled", "budget_tokens": 5}}, Wish(True, 5), True),
-        ({"thinking": {"type": "disabled"}}, Wish(False), False),
-        ({"thinking": {"type": "adaptive"}, "reasoning_effort": "low"}, Wish(None, None, "low"), True),
-        ({"thinking_budget": 9, "thinking_token_budget": 4}, Wish(None, 4), True),
-        ({"thinking_budget": 0}, Wish(None, 0), None),
-        ({"reasoning_effort": "none"}, Wish(None, None, "none"), False),
-        ({"reasoning": {"effort": "high", "max_tokens": 7}}, Wish(None, 7, "high"), True),
-        ({"chat_template_kwargs": {"enable_thinking": True}}, Wish(True), True),
+        ({}, ThinkingOptions(), None),
+        ({"thinking": {"type": "enabled", "budget_tokens": 5}}, ThinkingOptions(True, 5), True),
+        ({"thinking": {"type": "disabled"}}, ThinkingOptions(False), False),
+        (
+            {"thinking": {"type": "adaptive"}, "reasoning_effort": "low"},
+            ThinkingOptions(None, None, "low"),
+            True,
+        ),
+        ({"thinking_budget": 9, "thinking_token_budget": 4}, ThinkingOptions(None, 4), True),
+        ({"thinking_budget": 0}, ThinkingOptions(None, 0), None),
+        ({"reasoning_effort": "none"}, ThinkingOptions(None, None, "none"), False),
+        ({"reasoning": {"effort": "high", "max_tokens": 7}}, ThinkingOptions(None, 7, "high"), True),
+        ({"chat_template_kwargs": {"enable_thinking": True}}, ThinkingOptions(True), True),
     ],
     ids=str,
 )
-def test_wishes(said: dict[str, Any], wish: Wish, is_on: bool | None) -> None:
-    found = wish_of(ChatBody.model_validate({"messages": [HELLO], **said}))
-    assert found == wish and found.is_on is is_on
+def test_thinking_options(fields: dict[str, Any], options: ThinkingOptions, is_on: bool | None) -> None:
+    found = thinking_options(ChatBody.model_validate({"messages": [HELLO], **fields}))
+    assert found == options and found.is_on is is_on
 
 
 @pytest.mark.parametrize(
-    "said",
+    "fields",
     [
         {"thinking": {"type": "disabled"}, "thinking_budget": 5},
         {"reasoning_effort": "none", "thinking_budget": 5},
@@ -168,44 +211,60 @@ def test_wishes(said: dict[str, Any], wish: Wish, is_on: bool | None) -> None:
     ],
     ids=str,
 )
-def test_contradictory_wishes(said: dict[str, Any]) -> None:
+def test_contradictory_thinking_options(fields: dict[str, Any]) -> None:
     with pytest.raises(RequestError):
-        _ = wish_of(ChatBody.model_validate({"messages": [HELLO], **said})).is_on
+        _ = thinking_options(ChatBody.model_validate({"messages": [HELLO], **fields})).is_on
 
 
 def test_blocks_open_and_close_in_turn() -> None:
-    blocks, call = Blocks(), Call(0, "c1", "f", "{}")
-    steps = [
-        *blocks.take(Piece(0, reasoning="hm")),
-        *blocks.take(Piece(0, reasoning="m", content="so")),
-        *blocks.take(Piece(0, content=" it", calls=[call])),
+    blocks, call = ContentBlocks(), ToolCall(0, "c1", "f", "{}")
+    events = [
+        *blocks.add(BlockKind.THINKING, "hm"),
+        *blocks.add(BlockKind.THINKING, "m"),
+        *blocks.add(BlockKind.TEXT, "so", ["x"]),
+        *blocks.add(BlockKind.TEXT, " it"),
+        *blocks.add_call(call),
         *blocks.close(),
     ]
-    assert [(step.change, step.block.index, step.text) for step in steps] == [
-        (Change.OPEN, 0, ""),
-        (Change.DELTA, 0, "hm"),
-        (Change.DELTA, 0, "m"),
-        (Change.CLOSE, 0, ""),
-        (Change.OPEN, 1, ""),
-        (Change.DELTA, 1, "so"),
-        (Change.DELTA, 1, " it"),
-        (Change.CLOSE, 1, ""),
-        (Change.OPEN, 2, ""),
-        (Change.DELTA, 2, "{}"),
-        (Change.CLOSE, 2, ""),
+    assert [(event.change, event.block.index, event.text) for event in events] == [
+        (BlockChange.OPEN, 0, ""),
+        (BlockChange.DELTA, 0, "hm"),
+        (BlockChange.DELTA, 0, "m"),
+        (BlockChange.CLOSE, 0, ""),
+        (BlockChange.OPEN, 1, ""),
+        (BlockChange.DELTA, 1, "so"),
+        (BlockChange.DELTA, 1, " it"),
+        (BlockChange.CLOSE, 1, ""),
+        (BlockChange.OPEN, 2, ""),
+        (BlockChange.DELTA, 2, "{}"),
+        (BlockChange.CLOSE, 2, ""),
     ]
     assert [(block.kind, block.text) for block in blocks.all] == [
-        (Kind.THINKING, "hmm"),
-        (Kind.TEXT, "so it"),
-        (Kind.CALL, "{}"),
+        (BlockKind.THINKING, "hmm"),
+        (BlockKind.TEXT, "so it"),
+        (BlockKind.TOOL_CALL, "{}"),
     ]
-    assert blocks.close() == []
+    assert blocks.all[1].logprobs == ["x"] and blocks.close() == []
 
 
-def test_places_are_written_as_people_do() -> None:
-    assert place(("body", "messages", 0, "content", "str")) == "messages[0].content"
-    assert place(("body", "tool_choice", "NamedTool", "function")) == "tool_choice.function"
-    assert place(("body",)) == ""
+def test_a_choice_splits_thinking_from_the_answer() -> None:
+    request = GenerationRequest(
+        "tiny", [[1]], SamplingParams(), reasoning_marks=ReasoningMarks("<t>", "</t>")
+    )
+    choice = Choice(request, 0, None)
+    pieces = [choice.feed(EngineUpdate("<t>hm</t>s")), choice.feed(EngineUpdate("o", finish="stop"))]
+    assert (choice.reasoning, choice.content, choice.finish) == ("hm", "so", "stop")
+    changes = [(event.change, event.text) for piece in pieces for event in piece.events]
+    assert changes[0] == (BlockChange.OPEN, "") and changes[-1] == (BlockChange.CLOSE, "")
+    assert "".join(text for change, text in changes if change is BlockChange.DELTA) == "hmso"
+    with pytest.raises(ApiError, match="broken"):
+        Choice(request, 0, None).feed(EngineUpdate(finish="error", error="broken"))
+
+
+def test_field_paths() -> None:
+    assert field_path(("body", "messages", 0, "content", "str")) == "messages[0].content"
+    assert field_path(("body", "tool_choice", "NamedTool", "function")) == "tool_choice.function"
+    assert field_path(("body",)) == ""
 
 
 def test_host_names() -> None:

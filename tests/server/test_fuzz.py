@@ -1,4 +1,4 @@
-"""Anything at all is sent: there is never a 500, every refusal says why, and the server lives on."""
+"""Random requests: the server never answers 500, explains every error, and keeps running."""
 
 import json
 from collections.abc import Iterator
@@ -82,7 +82,7 @@ def test_any_bytes(client: httpx.Client, path: str, content: bytes) -> None:
     assert 400 <= response.status_code < 500 and response.json()["error"]["message"]
 
 
-def test_it_lives_on(target: Served, client: httpx.Client) -> None:
+def test_the_server_keeps_running(target: Served, client: httpx.Client) -> None:
     assert client.get("/health").status_code == 200
     assert client.post("/v1/completions", json=BASES["/v1/completions"]).status_code == 200
     assert not target.engine.scheduler.has_work
@@ -101,31 +101,31 @@ OPERATIONS = [
 ]
 
 
-def try_out(document: Any, method: str, path: str, max_examples: int) -> None:
-    """Send what the document allows, and what it does not."""
+def check_operation(document: Any, method: str, path: str, max_examples: int) -> None:
+    """Send requests that the OpenAPI document allows, and others."""
 
     @settings(
         max_examples=max_examples, deadline=None, suppress_health_check=list(HealthCheck), database=None
     )
     @given(document[path][method].as_strategy())
-    def hold(case: schemathesis.Case) -> None:
+    def check(case: schemathesis.Case) -> None:
         case.call_and_validate(checks=[not_a_server_error])
 
-    hold()
+    check()
 
 
 @pytest.mark.parametrize(("method", "path"), OPERATIONS)
-def test_the_document_holds(document: Any, method: str, path: str) -> None:
-    try_out(document, method, path, 12)
+def test_the_openapi_document_is_correct(document: Any, method: str, path: str) -> None:
+    check_operation(document, method, path, 12)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "path"), OPERATIONS)
-def test_the_document_holds_for_long(document: Any, method: str, path: str) -> None:
-    try_out(document, method, path, 400)
+def test_the_openapi_document_is_correct_with_many_examples(document: Any, method: str, path: str) -> None:
+    check_operation(document, method, path, 400)
 
 
-def test_every_operation_but_the_endless_one_is_tried(document: Any) -> None:
+def test_every_operation_except_the_endless_one_is_checked(document: Any) -> None:
     known = {
         (method.upper(), path) for path, methods in document.raw_schema["paths"].items() for method in methods
     }

@@ -1,4 +1,4 @@
-"""The load benchmark in small: clients that stay, leave, dawdle and misbehave, and nothing left behind."""
+"""A small run of the load benchmark: clients of all kinds, and no resources left open."""
 
 import asyncio
 import gc
@@ -10,8 +10,8 @@ from bench.load import Plan, run_load, settle, summary
 from bench.load_server import Address
 from tests.server.harness import served, wait_until
 from wager.engine.engine import Sequence
-from wager.server.answers import Answer
-from wager.server.inbox import Inbox, Running
+from wager.server.generation import Generation
+from wager.server.response_queue import ResponseQueue, RunningChoice
 
 
 @pytest.fixture(scope="module")
@@ -20,9 +20,9 @@ def plan() -> Plan:
 
 
 def num_held() -> int:
-    """Objects that belong to requests and are held by anyone."""
+    """Number of live objects that belong to requests."""
     gc.collect()
-    return sum(type(one) in (Answer, Inbox, Running, Sequence) for one in gc.get_objects())
+    return sum(type(one) in (Generation, ResponseQueue, RunningChoice, Sequence) for one in gc.get_objects())
 
 
 def test_many_clients(speaker: Path, plan: Plan) -> None:

@@ -33,8 +33,8 @@ def client(server: Served) -> Iterator[OpenAI]:
 
 
 def chat(client: OpenAI, **options: Any) -> Any:
-    asked = {"model": "tiny", "messages": MESSAGES, "max_tokens": 16, "temperature": 0, **options}
-    return client.chat.completions.create(**asked)
+    body = {"model": "tiny", "messages": MESSAGES, "max_tokens": 16, "temperature": 0, **options}
+    return client.chat.completions.create(**body)
 
 
 def test_models(client: OpenAI) -> None:
@@ -42,7 +42,7 @@ def test_models(client: OpenAI) -> None:
     assert client.models.retrieve("small").object == "model"
 
 
-def test_chat_and_stream_say_the_same(client: OpenAI) -> None:
+def test_chat_and_stream_return_the_same_text(client: OpenAI) -> None:
     whole = chat(client)
     streamed = list(chat(client, stream=True, stream_options={"include_usage": True}))
     text = "".join(chunk.choices[0].delta.content or "" for chunk in streamed if chunk.choices)
@@ -52,9 +52,9 @@ def test_chat_and_stream_say_the_same(client: OpenAI) -> None:
 
 
 def test_completions(client: OpenAI) -> None:
-    asked: Any = {"model": "tiny", "prompt": "The quick", "max_tokens": 8, "temperature": 0}
-    whole = client.completions.create(**asked)
-    streamed = client.completions.create(**asked, stream=True)
+    body: Any = {"model": "tiny", "prompt": "The quick", "max_tokens": 8, "temperature": 0}
+    whole = client.completions.create(**body)
+    streamed = client.completions.create(**body, stream=True)
     assert "".join(chunk.choices[0].text for chunk in streamed) == whole.choices[0].text
 
 
@@ -101,28 +101,28 @@ def test_a_strict_tool_leaves_the_text_free(client: OpenAI) -> None:
         chat(client, tools=[{"type": "function", "function": broken}])
 
 
-def test_no_tool_is_called_where_none_may_be(client: OpenAI) -> None:
+def test_no_tool_is_called_with_the_choice_none(client: OpenAI) -> None:
     free = chat(client)
     found = chat(client, tools=[TOOL], tool_choice="none")
     assert found.choices[0].message.tool_calls is None
     assert found.choices[0].message.content == free.choices[0].message.content
 
 
-def test_a_whole_conversation_with_calls_is_read(client: OpenAI) -> None:
+def test_a_conversation_with_tool_calls_is_accepted(client: OpenAI) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "paint", "arguments": '{"ok": true}'}}
-    asked = [
+    conversation = [
         {"role": "developer", "content": "Be brief."},
         *MESSAGES,
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "done"}]},
     ]
-    found = chat(client, messages=asked, tools=[TOOL])
+    found = chat(client, messages=conversation, tools=[TOOL])
     assert found.usage.prompt_tokens > 20
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("budget", [0, 1, 7])
-def test_thinking_is_told_apart_and_ends_at_its_budget(client: OpenAI, budget: int, stream: bool) -> None:
+def test_thinking_is_separate_and_ends_at_its_budget(client: OpenAI, budget: int, stream: bool) -> None:
     extra = {"thinking": {"type": "enabled", "budget_tokens": budget}, "ignore_eos": True}
     options = {"extra_body": extra, "max_tokens": 24, "temperature": 1, "seed": 2}
     if budget == 0:
@@ -144,12 +144,12 @@ def test_thinking_is_told_apart_and_ends_at_its_budget(client: OpenAI, budget: i
     assert text and "think>" not in thought + text
 
 
-def test_effort_none_means_no_thinking(client: OpenAI) -> None:
+def test_the_effort_none_disables_thinking(client: OpenAI) -> None:
     found = chat(client, reasoning_effort="none")
     assert found.usage.completion_tokens_details.reasoning_tokens == 0
 
 
-def test_errors_have_their_classes(client: OpenAI) -> None:
+def test_errors_have_the_right_classes(client: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as bad:
         chat(client, temperature=-1)
     assert bad.value.param == "temperature" and bad.value.type == "invalid_request_error"
@@ -163,7 +163,7 @@ def test_errors_have_their_classes(client: OpenAI) -> None:
     assert long.value.code == "context_length_exceeded"
 
 
-def test_leaving_a_stream_frees_its_place(client: OpenAI, server: Served) -> None:
+def test_closing_a_stream_frees_its_rows(client: OpenAI, server: Served) -> None:
     stream = chat(client, stream=True, max_tokens=900, extra_body={"ignore_eos": True}, n=3)
     next(iter(stream))
     assert server.service.bridge.num_open == 3

@@ -1,15 +1,14 @@
-"""The page in a real browser, against a server that plays a script: chat, race, settings, trouble."""
+"""The page in a real browser against a scripted server: chat, thinking, settings and race."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.server import stub
-from tests.server.browser import ask, finished, launched, visiting
+from tests.server.browser import ask, finished, visiting
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -17,43 +16,20 @@ if TYPE_CHECKING:
 browser_test = pytest.mark.browser
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with launched() as one:
-        yield one
-
-
-@pytest.fixture
-def state() -> stub.State:
-    return stub.State()
-
-
-@pytest.fixture
-def url(state: stub.State) -> Iterator[str]:
-    with stub.serving(state) as address:
-        yield address
-
-
-@pytest.fixture
-def page(browser: Browser, url: str) -> Iterator[Page]:
-    with visiting(browser, url) as one:
-        yield one
-
-
-def asked(state: stub.State, path: str = "/v1/chat/completions") -> list[dict[str, object]]:
+def sent(state: stub.State, path: str = "/v1/chat/completions") -> list[dict[str, object]]:
     return [body for body in state.bodies if body["path"] == path]
 
 
 # -- the files
 
 
-def test_files_name_no_other_machine() -> None:
+def test_files_reference_no_other_server() -> None:
     for path in stub.PAGE.iterdir():
         text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"(https?:)?//[a-z0-9.-]+\.[a-z]{2,}", text), path.name
 
 
-def test_structure_has_no_inline_code() -> None:
+def test_the_html_has_no_inline_code() -> None:
     html = (stub.PAGE / "index.html").read_text(encoding="utf-8")
     assert not re.search(r"\son\w+=|\sstyle=|<style|javascript:", html)
     assert all("src=" in tag for tag in re.findall(r"<script[^>]*>", html))
@@ -61,7 +37,7 @@ def test_structure_has_no_inline_code() -> None:
         assert (stub.PAGE / name).is_file(), name
 
 
-def test_scripts_never_make_markup_from_text() -> None:
+def test_scripts_never_parse_text_as_markup() -> None:
     for path in stub.PAGE.glob("*.js"):
         assert not re.search(
             r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", path.read_text()
@@ -82,24 +58,24 @@ def test_an_answer_is_shown_token_by_token(page: Page, state: stub.State) -> Non
         shown = answer.locator(f".tok.{origin}").all_text_contents()
         assert shown == [token["text"] for token in tokens if token["origin"] == origin]
     assert f"{len(tokens)} tokens" in page.locator(".figures").inner_text()
-    assert asked(state)[0]["speculation"] == {"mode": "auto", "report": "tokens"}
+    assert sent(state)[0]["speculation"] == {"mode": "auto", "report": "tokens"}
 
 
 @browser_test
-def test_a_conversation_goes_on(page: Page, state: stub.State) -> None:
+def test_a_conversation_continues(page: Page, state: stub.State) -> None:
     for prompt in ("First question", "Second question"):
         ask(page, prompt)
         finished(page)
-    roles = [(message["role"], message["content"]) for message in asked(state)[1]["messages"]]  # type: ignore[attr-defined]
+    roles = [(message["role"], message["content"]) for message in sent(state)[1]["messages"]]  # type: ignore[attr-defined]
     assert roles == [("user", "First question"), ("assistant", stub.ANSWER), ("user", "Second question")]
     page.click("#new-chat")
     ask(page, "Third question")
     finished(page)
-    assert len(asked(state)[2]["messages"]) == 1  # type: ignore[arg-type]
+    assert len(sent(state)[2]["messages"]) == 1  # type: ignore[arg-type]
 
 
 @browser_test
-def test_a_token_tells_its_bet_depth_and_confidence(page: Page) -> None:
+def test_the_tooltip_shows_bet_depth_and_confidence(page: Page) -> None:
     ask(page, "Which plants are easy?")
     finished(page)
     guess = next(
@@ -116,7 +92,7 @@ def test_a_token_tells_its_bet_depth_and_confidence(page: Page) -> None:
 
 
 @browser_test
-def test_arrow_keys_walk_through_tokens(page: Page) -> None:
+def test_arrow_keys_move_through_tokens(page: Page) -> None:
     ask(page, "Which plants are easy?")
     finished(page)
     page.focus(".answer .tokens")
@@ -133,28 +109,28 @@ def test_arrow_keys_walk_through_tokens(page: Page) -> None:
 
 
 @browser_test
-def test_text_to_continue_goes_to_completions(page: Page, state: stub.State) -> None:
+def test_text_to_continue_is_sent_to_completions(page: Page, state: stub.State) -> None:
     page.click("text=Python")
     finished(page)
-    body = asked(state, "/v1/completions")[0]
+    body = sent(state, "/v1/completions")[0]
     assert str(body["prompt"]).startswith("# file:")
     assert "thinking" not in body
     shown = page.locator(".answer > .tokens")
     assert shown.text_content() == str(body["prompt"]) + stub.CODE
-    assert shown.locator(".given").text_content() == body["prompt"]
+    assert shown.locator(".prompt-text").text_content() == body["prompt"]
 
 
 @browser_test
-def test_the_prompt_takes_lines_and_markup_as_text(page: Page, state: stub.State) -> None:
+def test_the_prompt_keeps_lines_and_markup_as_text(page: Page, state: stub.State) -> None:
     page.focus("#prompt")
     page.keyboard.type("<b>one</b>")
     page.keyboard.press("Shift+Enter")
     page.keyboard.type("two")
     page.keyboard.press("Enter")
     finished(page)
-    assert asked(state)[0]["messages"] == [{"role": "user", "content": "<b>one</b>\ntwo"}]
-    assert page.locator(".asked").inner_text() == "<b>one</b>\ntwo"
-    assert page.locator(".asked b").count() == 0
+    assert sent(state)[0]["messages"] == [{"role": "user", "content": "<b>one</b>\ntwo"}]
+    assert page.locator(".user-message").inner_text() == "<b>one</b>\ntwo"
+    assert page.locator(".user-message b").count() == 0
 
 
 # -- thinking
@@ -167,7 +143,7 @@ def test_a_thinking_budget_is_sent_and_its_close_shown(page: Page, state: stub.S
     page.fill("#budget", str(budget))
     ask(page, "How many pages?")
     finished(page)
-    assert asked(state)[0]["thinking"] == {"type": "enabled", "budget_tokens": budget}
+    assert sent(state)[0]["thinking"] == {"type": "enabled", "budget_tokens": budget}
     assert (
         page.locator(".thinking summary").inner_text()
         == f"Thought for {budget} of {budget} tokens, closed by the budget"
@@ -179,13 +155,13 @@ def test_a_thinking_budget_is_sent_and_its_close_shown(page: Page, state: stub.S
 
 
 @browser_test
-def test_thinking_is_left_alone_or_switched_off(page: Page, state: stub.State) -> None:
+def test_thinking_can_be_left_to_the_model_or_switched_off(page: Page, state: stub.State) -> None:
     assert page.is_hidden("#budget")
     for how in ("usual", "off"):
         page.select_option("#thinking", how)
         ask(page, "How many pages?")
         finished(page)
-    usual, off = asked(state)
+    usual, off = sent(state)
     assert "thinking" not in usual
     assert off["thinking"] == {"type": "disabled"}
     assert page.locator(".thinking").count() == 0
@@ -195,7 +171,7 @@ def test_thinking_is_left_alone_or_switched_off(page: Page, state: stub.State) -
 
 
 @browser_test
-def test_settings_go_with_the_request(page: Page, state: stub.State) -> None:
+def test_settings_are_part_of_the_request(page: Page, state: stub.State) -> None:
     page.locator("#temperature").fill("0.8")
     page.click("#more summary")
     page.fill("#length", "9")
@@ -205,10 +181,10 @@ def test_settings_go_with_the_request(page: Page, state: stub.State) -> None:
     page.keyboard.press("Escape")
     ask(page, "Which plants are easy?")
     finished(page)
-    body = asked(state)[0]
+    body = sent(state)[0]
     assert (body["temperature"], body["max_tokens"], body["seed"], body["model"]) == (0.8, 9, 77, "demo")
     assert body["speculation"] == {"mode": "fixed", "nodes": 6, "report": "tokens"}
-    assert "longest answer reached" in page.locator(".figures").inner_text()
+    assert "token limit reached" in page.locator(".figures").inner_text()
 
 
 @browser_test
@@ -227,13 +203,13 @@ def test_a_policy_that_is_refused_is_not_shown(browser: Browser, url: str, state
         page.wait_for_selector(".live-head .policy:text-is('auto')")
         page.select_option("#policy", "bod")
         page.wait_for_selector("#notice:not([hidden])")
-        assert "bod is not open to you" in page.locator("#notice").inner_text()
+        assert "bod is not allowed here" in page.locator("#notice").inner_text()
         assert page.input_value("#policy") == "auto"
     assert state.policy == "auto"
 
 
 @browser_test
-def test_colours_can_be_chosen_and_are_kept(browser: Browser, url: str) -> None:
+def test_chosen_colours_are_kept(browser: Browser, url: str) -> None:
     paper = "getComputedStyle(document.body).backgroundColor"
     with visiting(browser, url, color_scheme="dark") as page:
         dark = page.evaluate(paper)
@@ -255,7 +231,7 @@ def test_a_race_runs_the_same_request_both_ways(page: Page, state: stub.State) -
     page.fill("#prompt", "Which plants are easy?")
     page.press("#prompt", "Enter")
     page.wait_for_selector("text=Watch side by side")
-    warm, *runs = asked(state)
+    warm, *runs = sent(state)
     assert warm["max_tokens"] == 1
     assert [run["speculation"]["mode"] for run in runs] == ["off", "auto"]  # type: ignore[index]
     plain, wager = ({name: run[name] for name in run if name != "speculation"} for run in runs)
@@ -271,29 +247,29 @@ def test_a_race_runs_the_same_request_both_ways(page: Page, state: stub.State) -
 
 
 @browser_test
-def test_the_next_race_is_run_the_other_way_round(page: Page, state: stub.State) -> None:
+def test_the_next_race_runs_in_the_opposite_order(page: Page, state: stub.State) -> None:
     page.click("#tab-race")
     for _ in range(2):
         page.fill("#prompt", "Which plants are easy?")
         page.press("#prompt", "Enter")
         page.wait_for_selector("body:not([data-busy])")
-    modes = [run["speculation"]["mode"] for run in asked(state)]  # type: ignore[index]
+    modes = [run["speculation"]["mode"] for run in sent(state)]  # type: ignore[index]
     assert modes == ["off", "off", "auto", "off", "auto", "off"]
     assert "Wager first, then Plain" in page.locator(".verdict").inner_text()
 
 
 @browser_test
-def test_a_race_can_be_run_at_once_and_says_so(page: Page, state: stub.State) -> None:
+def test_a_race_can_run_at_the_same_time_and_says_so(page: Page, state: stub.State) -> None:
     page.click("#tab-race")
     page.click("#more summary")
     page.select_option("#race-order", "together")
     ask(page, "Which plants are easy?")
     page.wait_for_selector("text=Watch side by side")
-    assert "both at once, sharing the machine" in page.locator(".verdict").inner_text()
+    assert "both at the same time, sharing the machine" in page.locator(".verdict").inner_text()
 
 
 @browser_test
-def test_a_race_can_be_watched_again(page: Page, state: stub.State) -> None:
+def test_a_race_can_be_replayed(page: Page, state: stub.State) -> None:
     page.click("#tab-race")
     ask(page, "Which plants are easy?")
     page.click("text=Watch side by side")

@@ -1,6 +1,6 @@
-"""The page in a real browser, against the real server with the demo pair.
+"""The page in a real browser against the real server with the demo pair.
 
-The pair runs in float64, so that no near-tie of whatever weights lie there can part two texts.
+The pair runs in float64, so that near-ties of its weights cannot change a text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.server.browser import PHONE, ask, finished, has_no_overflow, launched, picture, visiting
+from tests.server.browser import PHONE, ask, finished, has_no_overflow, picture, visiting
 from tests.server.harness import Served, served, wait_until
 
 if TYPE_CHECKING:
@@ -37,20 +37,14 @@ def server() -> Iterator[Served]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with launched() as one:
-        yield one
-
-
 @pytest.fixture
 def page(browser: Browser, server: Served) -> Iterator[Page]:
     with visiting(browser, server.url) as one:
         yield one
 
 
-def set_up(page: Page, length: int, guesses: int | None = None) -> None:
-    """Greedy, short, and with a fixed chain where guesses must come whatever they cost."""
+def configure(page: Page, length: int, guesses: int | None = None) -> None:
+    """Greedy decoding with a token limit, and a fixed chain if the test needs guesses."""
     page.locator("#temperature").fill("0")
     page.click("#more summary")
     page.fill("#length", str(length))
@@ -60,21 +54,21 @@ def set_up(page: Page, length: int, guesses: int | None = None) -> None:
     page.keyboard.press("Escape")
 
 
-def test_the_page_shows_what_the_server_says(page: Page, server: Served) -> None:
-    set_up(page, 40, guesses=4)
+def test_the_page_shows_the_answer_of_the_server(page: Page, server: Served) -> None:
+    configure(page, 40, guesses=4)
     ask(page, SUM)
     finished(page)
     with server.client() as http:
         body = {"messages": [{"role": "user", "content": SUM}], "temperature": 0, "max_tokens": 40}
-        said = http.post("/v1/chat/completions", json=body).json()
-    assert page.locator(".answer > .tokens").text_content() == said["choices"][0]["message"]["content"]
+        answer = http.post("/v1/chat/completions", json=body).json()
+    assert page.locator(".answer > .tokens").text_content() == answer["choices"][0]["message"]["content"]
     assert page.locator(".answer .tok.unknown").count() == 0
-    assert f"{said['usage']['completion_tokens']} tokens" in page.locator(".figures").inner_text()
+    assert f"{answer['usage']['completion_tokens']} tokens" in page.locator(".figures").inner_text()
     picture(page, "chat")
 
 
-def test_guesses_that_stood_tell_their_bet(page: Page) -> None:
-    set_up(page, 96, guesses=4)
+def test_accepted_guesses_show_their_bet(page: Page) -> None:
+    configure(page, 96, guesses=4)
     page.click("text=Python")
     finished(page)
     page.hover(".tok.guess >> nth=0")
@@ -82,13 +76,13 @@ def test_guesses_that_stood_tell_their_bet(page: Page) -> None:
     assert re.search(r"bet\s+[1-4] guess", tip)
     assert re.search(r"depth\s+1", tip)
     assert re.search(r"confidence\s+\d+ %", tip)
-    assert "of guesses stood" in page.locator(".figures").inner_text()
+    assert "of guesses accepted" in page.locator(".figures").inner_text()
     picture(page, "code")
 
 
 @pytest.mark.parametrize("budget", [0, 12])
-def test_a_thinking_budget_is_kept_and_shown(page: Page, budget: int) -> None:
-    set_up(page, 60)
+def test_a_thinking_budget_is_applied_and_shown(page: Page, budget: int) -> None:
+    configure(page, 60)
     page.select_option("#thinking", "on")
     page.fill("#budget", str(budget))
     ask(page, SUM)
@@ -100,7 +94,7 @@ def test_a_thinking_budget_is_kept_and_shown(page: Page, budget: int) -> None:
     picture(page, f"thinking-{budget}")
 
 
-def test_the_policy_is_switched_in_the_engine(page: Page, server: Served) -> None:
+def test_the_policy_is_changed_in_the_engine(page: Page, server: Served) -> None:
     for name in ("fixed:4", "auto"):
         page.select_option("#policy", name)
         page.wait_for_selector(f".live-head .policy:text-is('{name}')")
@@ -109,7 +103,7 @@ def test_the_policy_is_switched_in_the_engine(page: Page, server: Served) -> Non
 
 @pytest.mark.parametrize("order", ["turns", "together"])
 def test_a_race_ends_with_the_same_text(page: Page, order: str) -> None:
-    set_up(page, 48, guesses=4)
+    configure(page, 48, guesses=4)
     page.click("#tab-race")
     page.click("#more summary")
     page.select_option("#race-order", order)
@@ -123,8 +117,8 @@ def test_a_race_ends_with_the_same_text(page: Page, order: str) -> None:
     picture(page, f"race-{order}")
 
 
-def test_charts_move_while_something_runs(page: Page) -> None:
-    set_up(page, 96, guesses=4)
+def test_charts_change_while_a_request_runs(page: Page) -> None:
+    configure(page, 96, guesses=4)
     page.click("text=A novel")
     finished(page)
     page.wait_for_selector(".chart:has-text('Bet size') .line", state="attached")
@@ -135,7 +129,7 @@ def test_charts_move_while_something_runs(page: Page) -> None:
 
 
 def test_stopping_frees_the_row(page: Page, server: Served) -> None:
-    set_up(page, 1500)
+    configure(page, 1500)
     page.click("text=A novel")
     page.wait_for_selector(".answer .tok >> nth=2")
     page.keyboard.press("Escape")
@@ -145,7 +139,7 @@ def test_stopping_frees_the_row(page: Page, server: Served) -> None:
         wait_until(lambda: http.get("/wager/state").json()["running"] == 0)
 
 
-def test_a_refusal_is_told(browser: Browser, server: Served) -> None:
+def test_an_error_is_shown(browser: Browser, server: Served) -> None:
     with visiting(browser, server.url, refusals=True) as page:
         ask(page, "word " * 4000)
         finished(page, "failed")
@@ -154,7 +148,7 @@ def test_a_refusal_is_told(browser: Browser, server: Served) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_can_use_it(browser: Browser, server: Served, scheme: str) -> None:
+def test_the_page_works_on_a_phone(browser: Browser, server: Served, scheme: str) -> None:
     with visiting(browser, server.url, color_scheme=scheme, **PHONE) as page:
         page.tap("text=A sum")
         finished(page)
@@ -165,7 +159,7 @@ def test_a_phone_can_use_it(browser: Browser, server: Served, scheme: str) -> No
             picture(page, f"phone-{view}-{scheme}")
 
 
-def test_the_page_and_its_parts_are_served_safely(server: Served) -> None:
+def test_the_files_of_the_page_have_security_headers(server: Served) -> None:
     with server.client() as http:
         home = http.get("/")
         assert "default-src" in home.headers["content-security-policy"]

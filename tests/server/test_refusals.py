@@ -1,4 +1,4 @@
-"""Every bad request is answered with 4xx and one line that says what is wrong, in the dialect's own form."""
+"""Every bad request is answered with a 4xx status and one line that says what is wrong."""
 
 import json
 import socket
@@ -52,13 +52,14 @@ def refusal(response: httpx.Response, status: int = 400) -> dict[str, Any]:
         ({"messages": [{"role": "user"}]}, "messages[0]"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
-            "messages[0].content[0]",
+            "messages[0].content[0].type",
         ),
         ({"messages": [{"role": "user", "content": "word " * 4000}]}, "messages"),
         ({"messages": [{"role": "user", "content": "word " * 800}]}, "messages"),
         ({"temperatur": 1}, "temperatur"),
-        ({"functions": [{"name": "f"}]}, None),
-        ({"web_search_options": {"a": 1}}, None),
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"web_search_options": {"a": 1}}, "web_search_options"),
+        ({"messages": [{"role": "user", "content": [{"text": "a", "x": 1}]}]}, "messages[0].content[0].x"),
         ({"speculation": {"mode": "fixed"}}, "speculation.nodes"),
         ({"speculation": {"mode": "off", "nodes": 3}}, "speculation.nodes"),
         ({"speculation": {"mode": "fixed", "nodes": -1}}, "speculation"),
@@ -67,6 +68,7 @@ def refusal(response: httpx.Response, status: int = 400) -> dict[str, Any]:
         ({"add_generation_prompt": False}, "add_generation_prompt"),
         ({"response_format": {"type": "yaml"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"response_format": {"type": "text", "regex": "a"}}, "response_format.regex"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -76,7 +78,7 @@ def test_a_bad_field_is_named(http: httpx.Client, changes: dict[str, Any], param
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"", "empty"),
         (b"{", "JSON"),
@@ -90,18 +92,18 @@ def test_a_bad_field_is_named(http: httpx.Client, changes: dict[str, Any], param
     ],
     ids=["empty", "cut", "words", "not utf-8", "deep list", "deep object", "list", "null", "huge number"],
 )
-def test_a_body_that_is_no_object(http: httpx.Client, content: bytes, said: str) -> None:
-    assert said in refusal(http.post("/v1/chat/completions", content=content, headers=JSON))["message"]
+def test_a_body_that_is_not_an_object(http: httpx.Client, content: bytes, message: str) -> None:
+    assert message in refusal(http.post("/v1/chat/completions", content=content, headers=JSON))["message"]
 
 
-def test_half_a_surrogate_pair_is_no_text(http: httpx.Client) -> None:
+def test_half_a_surrogate_pair_is_refused(http: httpx.Client) -> None:
     body = json.dumps({**CHAT, "messages": [{"role": "user", "content": "\ud800"}]})
     assert "Unicode" in refusal(http.post("/v1/chat/completions", content=body, headers=JSON))["message"]
     body = json.dumps({**CHAT, "model": "\ud800"})
     assert refusal(http.post("/v1/chat/completions", content=body, headers=JSON), 404)["param"] == "model"
 
 
-def test_addresses_and_methods(http: httpx.Client) -> None:
+def test_unknown_paths_and_wrong_methods(http: httpx.Client) -> None:
     refusal(http.get("/v1/nothing"), 404)
     response = http.get("/v1/chat/completions")
     refusal(response, 405)
@@ -109,7 +111,7 @@ def test_addresses_and_methods(http: httpx.Client) -> None:
     refusal(http.post("/v1/chat/completions", content=json.dumps(CHAT)), 415)
 
 
-def test_another_model(http: httpx.Client) -> None:
+def test_an_unknown_model(http: httpx.Client) -> None:
     error = refusal(http.post("/v1/chat/completions", json={**CHAT, "model": "tinny"}), 404)
     assert error["code"] == "model_not_found" and "'tiny'" in error["message"]
     assert http.post("/v1/chat/completions", json={**CHAT, "model": "small"}).json()["model"] == "small"
@@ -128,7 +130,7 @@ def test_a_body_over_the_limit(http: httpx.Client) -> None:
     assert http.get("/health").status_code == 200
 
 
-def test_a_prompt_that_no_context_holds(http: httpx.Client) -> None:
+def test_a_prompt_longer_than_any_context(http: httpx.Client) -> None:
     assert "context" in refusal(http.post("/v1/completions", json={"prompt": "x" * (2 << 20)}))["message"]
 
 
@@ -143,22 +145,41 @@ def test_a_prompt_that_no_context_holds(http: httpx.Client) -> None:
         ({"prompt": [1, "a"]}, None),
         ({"prompt": ["a"] * 1000}, "prompt"),
         ({"prompt": "a", "best_of": 4}, "best_of"),
-        ({"prompt": "a", "suffix": "b"}, None),
+        ({"prompt": "a", "suffix": "b"}, "suffix"),
         ({"prompt": "a", "echo": True, "logprobs": 1}, "echo"),
         ({}, "prompt"),
     ],
     ids=str,
 )
-def test_a_bad_completion(http: httpx.Client, body: dict[str, Any], param: str | None) -> None:
+def test_a_bad_field_of_completions_is_named(
+    http: httpx.Client, body: dict[str, Any], param: str | None
+) -> None:
     error = refusal(http.post("/v1/completions", json={"max_tokens": 2, **body}))
     assert param is None or error["param"] == param
 
 
-def test_tokens_there_are_not(http: httpx.Client) -> None:
-    refusal(http.post("/detokenize", json={"tokens": [-1]}))
-    refusal(http.post("/detokenize", json={"tokens": [10**12]}))
-    refusal(http.post("/tokenize", json={"prompt": "a", "messages": CHAT["messages"]}))
-    refusal(http.post("/wager/policy", json={"policy": "best"}))
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/detokenize", {"tokens": [-1]}, "tokens"),
+        ("/detokenize", {"tokens": [10**12]}, "tokens"),
+        ("/tokenize", {"prompt": "a", "messages": CHAT["messages"]}, "prompt"),
+        ("/tokenize", {"prompt": "a", "chat_template_kwargs": {"a": 1}}, "chat_template_kwargs"),
+        ("/wager/policy", {"policy": "best"}, "policy"),
+        ("/v1/responses", {"input": "a", "previous_response_id": "r"}, "previous_response_id"),
+        ("/v1/responses", {"input": "a", "speculation": {"report": "tokens"}}, "speculation.report"),
+        (
+            "/v1/responses",
+            {"input": "a", "text": {"format": {"type": "text", "schema": {}}}},
+            "text.format.schema",
+        ),
+    ],
+    ids=str,
+)
+def test_bad_fields_of_other_paths_are_named(
+    http: httpx.Client, path: str, body: dict[str, Any], param: str
+) -> None:
+    assert refusal(http.post(path, json=body))["param"] == param
 
 
 def test_another_host_name_is_refused(server: Served) -> None:
@@ -194,7 +215,7 @@ def test_keys(guarded: Served) -> None:
     assert "first-key" not in shown and '"***"' in shown
 
 
-def test_a_full_queue_says_when_to_come_back(guarded: Served) -> None:
+def test_a_full_queue_says_when_to_retry(guarded: Served) -> None:
     with guarded.client(headers={"x-api-key": "other"}) as client:
         response = client.post("/v1/chat/completions", json={**CHAT, "n": 3})
         assert refusal(response, 429)["code"] == "queue_full"

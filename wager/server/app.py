@@ -1,4 +1,4 @@
-"""The application: routes, refusals and doors put together. `wager serve` and the tests call `make_app`."""
+"""The application: routes, error handlers, middleware and the page. run.py and tests call `make_app`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from starlette.types import ASGIApp, Scope
 
 from wager import __version__
 from wager.errors import WagerError
-from wager.server import chat, completions, messages, operations, responses
-from wager.server.doors import GONE, Doors, Visit, visit_of
-from wager.server.problems import problem_of
-from wager.server.service import Service
-from wager.server_config import listed
+from wager.server import auxiliary_routes, chat, completions, messages, responses
+from wager.server.api_errors import to_api_error
+from wager.server.middleware import CLIENT_CLOSED_REQUEST, AccessRecord, RequestMiddleware, access_record
+from wager.server.model_service import ModelService
+from wager.server_config import split_list
 
 PAGE = Path(__file__).parent / "page"
-ROUTERS = (chat.router, completions.router, responses.router, messages.router, operations.router)
+ROUTERS = (chat.router, completions.router, responses.router, messages.router, auxiliary_routes.router)
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:;"
     " frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
@@ -35,8 +35,8 @@ _PAGE_HEADERS = {
 }
 
 
-class PageParts(StaticFiles):
-    """The files of the page, with its headers."""
+class PageFiles(StaticFiles):
+    """The files of the page, with its security headers."""
 
     def file_response(self, *args: Any, **options: Any) -> Response:
         response = super().file_response(*args, **options)
@@ -44,60 +44,60 @@ class PageParts(StaticFiles):
         return response
 
 
-def make_app(service: Service) -> ASGIApp:
-    """The whole application. The model is loaded when it starts, in the engine's own thread."""
+def make_app(service: ModelService) -> ASGIApp:
+    """The whole application. Loading the model begins when the application starts."""
     api = FastAPI(
         title="Wager",
         version=__version__,
-        docs_url=None,  # its page would fetch scripts from elsewhere
+        docs_url=None,  # its page would load scripts from other servers
         redoc_url=None,
         lifespan=_lifespan,
     )
     api.state.service = service
     for router in ROUTERS:
         api.include_router(router)
-    api.add_exception_handler(ClientDisconnect, _gone)
+    api.add_exception_handler(ClientDisconnect, _answer_disconnect)
     for kind in (RequestValidationError, HTTPException, WagerError, Exception):
-        api.add_exception_handler(kind, _refuse)
+        api.add_exception_handler(kind, _answer_error)
     _add_page(api)
-    app: ASGIApp = Doors(api, service.config, _leaving(service))
+    app: ASGIApp = RequestMiddleware(api, service.config, _count_requests(service))
     if service.config.cors_origin:
-        origins = list(listed(service.config.cors_origin))
+        origins = list(split_list(service.config.cors_origin))
         app = CORSMiddleware(app, allow_origins=origins, allow_methods=["*"], allow_headers=["*"])
     return app
 
 
 @asynccontextmanager
 async def _lifespan(api: FastAPI) -> AsyncGenerator[None, None]:
-    service: Service = api.state.service
+    service: ModelService = api.state.service
     service.start()
     yield
     await service.stop()
 
 
-async def _refuse(request: Request, error: Exception) -> Response:
-    problem = problem_of(error)
-    if problem.status >= 500:
-        visit_of(request.scope).notes["error"] = True
-    return problem.response(request.url.path)
+async def _answer_error(request: Request, error: Exception) -> Response:
+    api_error = to_api_error(error)
+    if api_error.status >= 500:
+        access_record(request.scope).details["error"] = True
+    return api_error.response(request.url.path)
 
 
-async def _gone(request: Request, error: Exception) -> Response:
-    """Nobody reads this; it is for the access line."""
-    return Response(status_code=GONE)
+async def _answer_disconnect(request: Request, error: Exception) -> Response:
+    """Nobody receives this response; its status is for the access log."""
+    return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
-def _leaving(service: Service) -> Callable[[Visit, Scope], None]:
-    def leave(visit: Visit, scope: Scope) -> None:
-        # The route's own path, not the one asked for: strangers would fill the metrics with names.
+def _count_requests(service: ModelService) -> Callable[[AccessRecord, Scope], None]:
+    def count(record: AccessRecord, scope: Scope) -> None:
+        # The path of the route is counted, not the requested one: clients could create any number of labels.
         route: Any = scope.get("route")
-        service.metrics.count_http(getattr(route, "path", "other"), visit.status)
+        service.metrics.count_http(getattr(route, "path", "other"), record.status)
 
-    return leave
+    return count
 
 
 def _add_page(api: FastAPI) -> None:
-    """The page at `/` and its parts."""
+    """Add the page at `/` and its files."""
 
     @api.get("/", include_in_schema=False)
     async def page() -> Response:
@@ -110,4 +110,4 @@ def _add_page(api: FastAPI) -> None:
         return Response(status_code=204)
 
     if PAGE.is_dir():
-        api.mount("/page", PageParts(directory=PAGE), name="page")
+        api.mount("/page", PageFiles(directory=PAGE), name="page")

@@ -1,8 +1,8 @@
-"""Between the event loop and the engine's thread: requests in, what came of them out.
+"""Connects the event loop with the engine's thread: requests go in, updates come back.
 
-One thread owns the engine and runs steps while there is work. The loop hands it commands and gets each step's
-events back in one call. What has come for a request and was not read yet is merged, so a slow reader is a
-bounded heap of text and never a reason for the engine to wait. Knows no HTTP; answers.py is its caller.
+One thread owns the engine and runs steps while there is work. The event loop sends it commands and receives
+the updates of each step in one call. Unread updates of a request are merged, so a slow reader never makes the
+engine wait. It knows nothing of HTTP; generation.py calls it.
 """
 
 from __future__ import annotations
@@ -13,25 +13,26 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from wager import garbage
 from wager.engine.engine import Engine, Event
 from wager.errors import WagerError, one_line
-from wager.records import SamplingParams
-from wager.server.inbox import Delivery, End, Inbox, Running
+from wager.server.generation_request import GenerationRequest
+from wager.server.response_queue import EngineUpdate, ResponseQueue, RunningChoice
 
 log = logging.getLogger("wager.server")
 
 T = TypeVar("T")
-_WINDOW = 64  # requests whose times the estimate of waiting is made from
+_RECENT_REQUESTS = 64  # the waiting time is estimated from the durations of this many requests
+_STOPPING = "the server is being stopped"
 
 
-class Busy(WagerError):
-    """The queue is full; says when to come back."""
+class QueueFull(WagerError):
+    """Too many requests are waiting."""
 
     def __init__(self, retry_after_s: int) -> None:
-        super().__init__(f"too many requests are waiting; come back in {retry_after_s} s")
+        super().__init__(f"too many requests are waiting; try again in {retry_after_s} s")
         self.retry_after_s = retry_after_s
 
 
@@ -39,16 +40,8 @@ class NotReady(WagerError):
     """The engine is loading, has failed or is being stopped."""
 
 
-class Asked(NamedTuple):
-    """A request as the engine takes it."""
-
-    prompt_ids: Sequence[int]
-    params: SamplingParams
-    client: str = ""
-
-
 class _Command(Generic[T]):
-    """Something to be done in the engine's thread, and the future that hears of it."""
+    """A function to run in the engine's thread, and the future that receives its result."""
 
     def __init__(self, function: Callable[[], T]) -> None:
         self._function = function
@@ -68,7 +61,7 @@ class _Command(Generic[T]):
 
 
 class Bridge:
-    """Owns the engine's thread, and counts what is open."""
+    """Owns the engine's thread and tracks the open requests."""
 
     def __init__(self, load: Callable[[], Engine], max_queue: int) -> None:
         self._load = load
@@ -78,34 +71,34 @@ class Bridge:
         self._wake = threading.Condition()
         self._commands: deque[_Command[Any]] = deque()
         self._stopping = False
-        self._gone = False
-        """The thread takes no more commands."""
-        self._running: dict[int, Running] = {}
-        """In the engine; belongs to its thread."""
-        self._open: dict[int, Running] = {}
-        """Submitted and not ended; belongs to the loop."""
+        self._thread_ended = False
+        """The thread accepts no more commands."""
+        self._running: dict[int, RunningChoice] = {}
+        """Choices in the engine. Only the engine's thread uses it."""
+        self._open: dict[int, RunningChoice] = {}
+        """Choices that were submitted and have not ended. Only the event loop uses it."""
         self._next_id = 0
-        self._recent_s: deque[float] = deque(maxlen=_WINDOW)
+        self._recent_s: deque[float] = deque(maxlen=_RECENT_REQUESTS)
         self.engine: Engine | None = None
         self.failure: str | None = None
         self.draining = False
         self.on_loaded: Callable[[Engine], None] = lambda _engine: None
-        """Called in the engine's thread, before the first step."""
-        self.on_end: Callable[[Running, End], None] = lambda _running, _end: None
-        """Called on the loop, for every request that ended or was given up."""
+        """Called in the engine's thread before the first step."""
+        self.on_end: Callable[[RunningChoice, EngineUpdate], None] = lambda _choice, _update: None
+        """Called on the event loop for every choice that ended or was aborted."""
 
-    # -- its life
+    # -- start and end
 
     def start(self) -> asyncio.Future[None]:
-        """Begin to load; the future is done when the engine is ready, or carries what went wrong."""
+        """Start to load the model. The future completes when the engine is ready, or carries the error."""
         self._loop = asyncio.get_running_loop()
         ready: asyncio.Future[None] = self._loop.create_future()
-        self._thread = threading.Thread(target=self._live, args=(ready,), name="wager-engine", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(ready,), name="wager-engine", daemon=True)
         self._thread.start()
         return ready
 
     def close(self) -> None:
-        """End what still runs and let the thread go. Waits for a step to end, but not for a model to load."""
+        """End all requests and the thread. Waits for the current step, but not for the loading of a model."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
@@ -118,7 +111,7 @@ class Bridge:
 
     @property
     def num_open(self) -> int:
-        """Requests that run or wait."""
+        """Number of choices that run or wait."""
         return len(self._open)
 
     def ready_engine(self) -> Engine:
@@ -129,100 +122,101 @@ class Bridge:
             raise NotReady("the model is being loaded")
         return self.engine
 
-    # -- requests, from the loop
+    # -- called on the event loop
 
-    async def submit(self, asked: Sequence[Asked], inbox: Inbox) -> list[Running]:
-        """Hand over the choices of one request, all or none.
+    async def submit(self, request: GenerationRequest, queue: ResponseQueue) -> list[RunningChoice]:
+        """Submit all choices of a request, or none.
 
-        Raises Busy, NotReady, and RequestError or CapacityError where the engine refuses.
+        Raises QueueFull, NotReady, and RequestError or CapacityError if the engine refuses the request.
         """
-        self._admit(len(asked))
-        batch = [Running(self._next_id + i, i, inbox, time.monotonic()) for i in range(len(asked))]
-        self._next_id += len(asked)
-        self._open.update({one.request_id: one for one in batch})
+        num = request.num_choices
+        self._check_room(num)
+        choices = [RunningChoice(self._next_id + i, i, queue, time.monotonic()) for i in range(num)]
+        self._next_id += num
+        self._open.update({choice.request_id: choice for choice in choices})
         try:
-            await self.call(lambda: self._add(batch, asked))
+            await self.call(lambda: self._add(choices, request))
         except WagerError:
-            self._forget(batch)  # refused, so nothing has begun
+            self._remove(choices)  # the engine refused the request, so nothing has to be reported
             raise
         except BaseException:
-            self.abort(batch)
+            self.abort(choices)
             raise
-        return batch
+        return choices
 
-    def abort(self, batch: Sequence[Running]) -> None:
-        """End those that have not ended: their pages are free before the next step, and nobody is told."""
-        for running in self._forget(batch):
-            self.on_end(running, End("abort"))
+    def abort(self, choices: Sequence[RunningChoice]) -> None:
+        """End the choices that still run. Their pages are free before the next step; no update is sent."""
+        for choice in self._remove(choices):
+            self.on_end(choice, EngineUpdate(finish="abort"))
 
     def abort_all(self) -> None:
-        """End everything; readers get a terminal event."""
+        """End every request. Each reader receives a last update."""
         self._send(_Command(self._end_all))
 
-    def _forget(self, batch: Sequence[Running]) -> list[Running]:
-        """Take those that are open out of the engine's hands and ours; returns them."""
-        left = [one for one in batch if self._open.pop(one.request_id, None) is not None]
-        if left:
-            self._send(_Command(lambda: self._drop(left)))
-        return left
+    def _remove(self, choices: Sequence[RunningChoice]) -> list[RunningChoice]:
+        """Remove the open ones among the choices here and in the engine; returns them."""
+        removed = [choice for choice in choices if self._open.pop(choice.request_id, None) is not None]
+        if removed:
+            self._send(_Command(lambda: self._drop(removed)))
+        return removed
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Run something in the engine's thread, between two steps."""
+        """Run a function in the engine's thread between two steps. Raises NotReady and what it raises."""
         command = _Command(function)
         if not self._send(command):
             self.ready_engine()
-            raise NotReady("the server is being stopped")
+            raise NotReady(_STOPPING)
         return await command.future
 
-    def _admit(self, num: int) -> None:
+    def _check_room(self, num: int) -> None:
         engine = self.ready_engine()
         if self.draining:
-            raise NotReady("the server is being stopped")
+            raise NotReady(_STOPPING)
         if self.num_open + num > engine.scheduler.config.max_rows + self._max_queue:
-            raise Busy(self._retry_after_s())
+            raise QueueFull(self._retry_after_s())
 
     def _retry_after_s(self) -> int:
-        """A guess at when a place will be free, from how long recent requests took."""
+        """Estimates when a place will be free from the durations of recent requests."""
         mean_s = sum(self._recent_s) / len(self._recent_s) if self._recent_s else 0.0
         return min(60, 1 + round(mean_s / 4))
 
     def _send(self, command: _Command[Any]) -> bool:
         with self._wake:
-            if self._gone:
+            if self._thread_ended:
                 return False
             self._commands.append(command)
             self._wake.notify()
         return True
 
-    def _receive(self, batch: list[tuple[Running, Delivery]]) -> None:
-        """One step's deliveries have come."""
-        for running, delivery in batch:
-            if running.request_id not in self._open:
-                continue  # its reader has gone
-            if delivery.end is not None:
-                del self._open[running.request_id]
-                self._recent_s.append(time.monotonic() - running.arrived_s)
-                self.on_end(running, delivery.end)
-            running.inbox.put(running.index, delivery)
+    def _deliver(self, updates: list[tuple[RunningChoice, EngineUpdate]]) -> None:
+        """Put the updates of one step into the queues of their readers."""
+        for choice, update in updates:
+            if choice.request_id not in self._open:
+                continue  # its reader has left
+            if update.finish is not None:
+                del self._open[choice.request_id]
+                self._recent_s.append(time.monotonic() - choice.arrived_s)
+                self.on_end(choice, update)
+            choice.queue.put(choice.index, update)
 
-    # -- in the engine's thread
+    # -- called in the engine's thread
 
-    def _live(self, ready: asyncio.Future[None]) -> None:
+    def _run(self, ready: asyncio.Future[None]) -> None:
         try:
             engine = self._load()
             self.on_loaded(engine)
             self.engine = engine
-            self._post(_settle, ready, None, None)
+            self._call_on_loop(_settle, ready, None, None)
             self._serve(engine)
             self._end_all()
         except Exception as error:
             self.failure = one_line(error) or type(error).__name__
             if self.engine is None:
-                self._post(_settle, ready, None, error)
+                self._call_on_loop(_settle, ready, None, error)
             else:
                 log.exception("the engine's thread has failed")
         finally:
-            self._leave()
+            self._end_thread()
 
     def _serve(self, engine: Engine) -> None:
         while self._wait_for_work(engine):
@@ -232,7 +226,7 @@ class Bridge:
                 self._step(engine)
 
     def _wait_for_work(self, engine: Engine) -> bool:
-        """Sleep until there is something to do; what can wait is done before, a little at a time."""
+        """Sleep until there is work. Deferred work of the engine is done first, in small parts."""
         is_idle = False
         while True:
             with self._wake:
@@ -243,71 +237,71 @@ class Bridge:
             is_idle = not engine.use_spare_time()
 
     def _step(self, engine: Engine) -> None:
-        began = time.perf_counter()
+        start = time.perf_counter()
         events = engine.step()
         if events:
-            self._hand_out(events, (time.perf_counter() - began) * 1e3)
+            self._send_updates(events, (time.perf_counter() - start) * 1e3)
         if not engine.has_work:
             _check_pages(engine)
             garbage.use_idle_moment()
 
-    def _hand_out(self, events: list[Event], step_ms: float) -> None:
+    def _send_updates(self, events: list[Event], step_ms: float) -> None:
         now = time.monotonic()
-        batch = []
+        updates = []
         for event in events:
-            running = self._running.get(event.request_id)  # type: ignore[call-overload]
-            if running is not None:
-                batch.append((running, running.take_in(event, step_ms, now)))
+            choice = self._running.get(event.request_id)  # type: ignore[call-overload]
+            if choice is not None:
+                updates.append((choice, choice.update_from(event, step_ms, now)))
                 if event.finish is not None:
-                    del self._running[running.request_id]
-        if batch:
-            self._post(self._receive, batch)
+                    del self._running[choice.request_id]
+        if updates:
+            self._call_on_loop(self._deliver, updates)
 
-    def _post(self, function: Callable[..., None], *args: object) -> None:
-        """Call something on the loop."""
+    def _call_on_loop(self, function: Callable[..., None], *args: object) -> None:
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(function, *args)
         except RuntimeError:
-            log.debug("the loop has closed; nobody listens")
+            log.debug("the event loop has closed; a call to it was dropped")
 
-    def _add(self, batch: Sequence[Running], asked: Sequence[Asked]) -> None:
+    def _add(self, choices: Sequence[RunningChoice], request: GenerationRequest) -> None:
         assert self.engine is not None
-        for running, one in zip(batch, asked, strict=True):
-            running.sequence = self.engine.add(running.request_id, one.prompt_ids, one.params, one.client)
-            self._running[running.request_id] = running
+        for choice in choices:
+            prompt, params = request.prompt(choice.index), request.choice_params(choice.index)
+            choice.sequence = self.engine.add(choice.request_id, prompt, params, request.client)
+            self._running[choice.request_id] = choice
 
-    def _drop(self, batch: Sequence[Running]) -> None:
+    def _drop(self, choices: Sequence[RunningChoice]) -> None:
         assert self.engine is not None
-        for running in batch:
-            if self._running.pop(running.request_id, None) is not None:
-                self.engine.abort(running.request_id)
+        for choice in choices:
+            if self._running.pop(choice.request_id, None) is not None:
+                self.engine.abort(choice.request_id)
 
     def _end_all(self) -> None:
         assert self.engine is not None
         for request_id in list(self._running):
             self.engine.abort(request_id)
-        # Nothing runs any more: this step only fetches the last words.
-        self._hand_out(self.engine.step(), 0.0)
+        # No request runs any more: this step only returns the last events.
+        self._send_updates(self.engine.step(), 0.0)
 
-    def _leave(self) -> None:
-        """The thread is going: whoever waits for it must hear so."""
+    def _end_thread(self) -> None:
+        """Answer everyone who still waits for the thread."""
         with self._wake:
-            self._gone = True
-            left, self._commands = list(self._commands), deque()
-        reason = self.failure or "the server is being stopped"
-        for command in left:
+            self._thread_ended = True
+            commands, self._commands = list(self._commands), deque()
+        reason = self.failure or _STOPPING
+        for command in commands:
             command.fail(NotReady(reason))
-        end = End("error", f"the engine has failed: {reason}")
-        batch = [(running, Delivery(end=end)) for running in self._running.values()]
+        message = f"the engine has failed: {reason}"
+        updates = [(choice, EngineUpdate(finish="error", error=message)) for choice in self._running.values()]
         self._running.clear()
-        if batch:
-            self._post(self._receive, batch)
+        if updates:
+            self._call_on_loop(self._deliver, updates)
 
 
 def _settle(future: asyncio.Future[Any], value: object, error: Exception | None) -> None:
     if future.done():
-        return  # its waiter was cancelled
+        return  # the waiting task was cancelled
     if error is not None:
         future.set_exception(error)
     else:
@@ -315,8 +309,8 @@ def _settle(future: asyncio.Future[Any], value: object, error: Exception | None)
 
 
 def _check_pages(engine: Engine) -> None:
-    """Idle: a good moment to see whether the page accounts are sound."""
+    """Verify the page accounting while the engine is idle."""
     try:
         engine.check()
     except WagerError as error:
-        log.error("the page accounts contradict themselves: %s", error)
+        log.error("the page accounting is inconsistent: %s", error)

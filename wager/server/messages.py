@@ -1,11 +1,10 @@
-"""/v1/messages and /v1/messages/count_tokens: the dialect of Anthropic's clients."""
+"""/v1/messages and /v1/messages/count_tokens: the API of Anthropic's clients."""
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,157 +12,145 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from wager.errors import RequestError
-from wager.server.answers import Answer, Piece
-from wager.server.asks import Talk, ToolWish, ask_for_talk, render
-from wager.server.blocks import Block, Blocks, Change, Kind, Step
-from wager.server.chat import closing_notes
-from wager.server.doors import visit_of
-from wager.server.problems import MESSAGES_PATH, json_response, problem_of
-from wager.server.schemas.messages import AnyBlock, CountBody, MessagesBody
-from wager.server.service import Service
-from wager.server.stream import EventStream, event, unless_gone
-from wager.server.thinking import Wish
+from wager.server.answer_writer import AnswerWriter, named_event, respond
+from wager.server.api_errors import MESSAGES_PATH, ApiError, json_response
+from wager.server.generation import Block, BlockChange, BlockEvent, BlockKind, Generation, Piece
+from wager.server.generation_request import ChatRequest, ThinkingOptions, ToolOptions
+from wager.server.middleware import access_record
+from wager.server.model_service import service_of
+from wager.server.schemas.messages import ContentBlock, CountBody, MessagesBody
 from wager.text.grammar import json_spec
 
 router = APIRouter()
 
 SIGNATURE = "unsigned"
-"""Thinking comes back unsigned, and is taken back so."""
+"""The signature of returned thinking blocks. Signatures that clients send back are not checked."""
 
 _EFFORTS = {"max": "xhigh"}
-_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_STOP_REASONS = {"tool_calls": "tool_use", "length": "max_tokens"}
 
 
 @router.post(MESSAGES_PATH)
 async def messages(body: MessagesBody, request: Request) -> Response:
     """Answer a conversation."""
-    service: Service = request.app.state.service
-    visit = visit_of(request.scope)
-    ask = await ask_for_talk(service, talk_of(body, visit.client))
-    visit.notes |= {"model": ask.model, "prompt_tokens": len(ask.prompts[0]), "stream": bool(body.stream)}
-    answer = await service.answer(ask)
-    writer = MessageWriter(answer, omit=body.thinking is not None and body.thinking.display == "omitted")
-    if body.stream:
-        return EventStream(writer.stream(visit.notes), service.config.request_timeout_s + 5.0)
-    await unless_gone(request.receive, writer.collect)
-    visit.notes |= closing_notes(answer)
-    return json_response(writer.whole())
+    service, client = service_of(request), access_record(request.scope).client
+    model = service.model_name(body.model)
+    built = await service.builder.build_chat(chat_request(body, client), model)
+    omits_thinking = body.thinking is not None and body.thinking.display == "omitted"
+    return await respond(request, built, lambda it: MessageWriter(it, omits_thinking), body.stream)
 
 
 @router.post(MESSAGES_PATH + "/count_tokens")
 async def count_tokens(body: CountBody, request: Request) -> Response:
-    """How many tokens a conversation has as a prompt."""
-    service: Service = request.app.state.service
+    """Count the prompt tokens of a conversation."""
+    service = service_of(request)
     service.model_name(body.model)
-    prompt = await render(service, conversation_of(body))
+    prompt = await service.builder.render(prompt_request(body))
     return json_response({"input_tokens": len(prompt.token_ids)})
 
 
-def talk_of(body: MessagesBody, client: str) -> Talk:
-    """The conversation a body asks for. Raises RequestError."""
-    sampling = {
-        "temperature": body.temperature,
-        "top_p": body.top_p,
-        "top_k": body.top_k,
-        "stop": body.stop_sequences,
-        "seed": body.seed,
-    }
+def chat_request(body: MessagesBody, client: str) -> ChatRequest:
+    """The conversation in a body. Raises RequestError."""
+    sampling = {name: getattr(body, name) for name in ("temperature", "top_p", "top_k", "seed")}
     return replace(
-        conversation_of(body),
-        sampling=sampling,
+        prompt_request(body),
+        sampling={**sampling, "stop": body.stop_sequences},
         max_tokens=body.max_tokens,
         speculation=body.speculation,
         client=client,
     )
 
 
-def conversation_of(body: CountBody) -> Talk:
-    """What of a body makes the prompt. Raises RequestError."""
-    chat = [*_system(body.system), *(one for turn in body.messages for one in _turn(turn.role, turn.content))]
+def prompt_request(body: CountBody) -> ChatRequest:
+    """The part of a request that makes the prompt. Raises RequestError."""
+    turns = [message for turn in body.messages for message in _turn_messages(turn.role, turn.content)]
     form = body.output_config.format if body.output_config is not None else None
-    return Talk(
-        model=body.model,
-        messages=chat,
-        sampling={},
+    return ChatRequest(
+        messages=[*_system_messages(body.system), *turns],
         tools=_tools(body),
         grammar=None if form is None else json_spec(form.schema_),
-        wish=_wish(body),
+        thinking=_thinking_options(body),
         continue_final=bool(body.messages) and body.messages[-1].role == "assistant",
     )
 
 
-def _wish(body: CountBody) -> Wish:
-    """This dialect thinks only when it is told to."""
+def _thinking_options(body: CountBody) -> ThinkingOptions:
+    """In this API the model thinks only if the request says so."""
+    thinking = body.thinking
     effort = body.output_config.effort if body.output_config is not None else None
-    if body.thinking is None or body.thinking.type == "disabled":
+    if thinking is None or thinking.type == "disabled":
         if effort is not None:
-            raise RequestError("needs thinking: it says for how long", "output_config.effort")
-        return Wish(enabled=False, budget=body.thinking.budget_tokens if body.thinking else None)
-    if body.thinking.type == "enabled" and body.thinking.budget_tokens is None:
-        raise RequestError("expected with thinking", "thinking.budget_tokens")
-    return Wish(True, body.thinking.budget_tokens, _EFFORTS.get(effort or "", effort))
+            raise RequestError("requires thinking", "output_config.effort")
+        return ThinkingOptions(enabled=False, budget=thinking.budget_tokens if thinking else None)
+    if thinking.type == "enabled" and thinking.budget_tokens is None:
+        raise RequestError("is required with the type `enabled`", "thinking.budget_tokens")
+    return ThinkingOptions(True, thinking.budget_tokens, _EFFORTS.get(effort or "", effort))
 
 
-def _tools(body: CountBody) -> ToolWish:
+def _tools(body: CountBody) -> ToolOptions:
     tools = [
         {
             "type": "function",
             "function": {
-                "name": one.name,
-                "description": one.description or "",
-                "parameters": one.input_schema,
-                "strict": bool(one.strict),
+                "name": tool.name,
+                "description": tool.description or "",
+                "parameters": tool.input_schema,
+                "strict": bool(tool.strict),
             },
         }
-        for one in body.tools or ()
+        for tool in body.tools or ()
     ]
     choice = body.tool_choice
     if choice is None:
-        return ToolWish(tools)
+        return ToolOptions(tools)
     if (choice.type == "tool") != (choice.name is not None):
-        raise RequestError("belongs to the type `tool`, and to it alone", "tool_choice.name")
-    word = f"={choice.name}" if choice.type == "tool" else _CHOICES[choice.type]
-    return ToolWish(tools, word, not choice.disable_parallel_tool_use)
+        raise RequestError("is required with the type `tool` and only allowed there", "tool_choice.name")
+    name = f"={choice.name}" if choice.type == "tool" else _TOOL_CHOICES[choice.type]
+    return ToolOptions(tools, name, not choice.disable_parallel_tool_use)
 
 
-def _system(system: str | list[AnyBlock] | None) -> list[dict[str, Any]]:
+def _system_messages(system: str | list[ContentBlock] | None) -> list[dict[str, Any]]:
     if not system:
         return []
-    text = system if isinstance(system, str) else "\n".join(_text(one, "system") for one in system)
-    return [{"role": "system", "content": text}]
+    return [{"role": "system", "content": _joined_text(system, "system")}]
 
 
-def _turn(role: str, content: str | list[AnyBlock]) -> Iterator[dict[str, Any]]:
-    """A turn as messages of chat completions: results of tools are messages of their own."""
+def _turn_messages(role: str, content: str | list[ContentBlock]) -> Iterator[dict[str, Any]]:
+    """A turn as messages of chat completions. Each tool result becomes a message of its own."""
     if isinstance(content, str):
         yield {"role": role, "content": content}
         return
     if role == "assistant":
-        yield _assistant(content)
+        yield _assistant_message(content)
         return
-    texts: list[str] = []
+    texts: list[ContentBlock] = []
     for block in content:
         if block.type == "tool_result":
             if texts:
-                yield {"role": "user", "content": "\n".join(texts)}
+                yield {"role": "user", "content": _joined_text(texts, "messages")}
                 texts = []
-            yield _result(block)
+            result = _joined_text(block.content or "", "messages.tool_result")
+            tool_use_id = _required(block, "tool_use_id")
+            yield {"role": "tool", "tool_call_id": tool_use_id, "content": result}
         else:
-            texts.append(_text(block, "messages"))
+            texts.append(block)
     if texts or not content:
-        yield {"role": "user", "content": "\n".join(texts)}
+        yield {"role": "user", "content": _joined_text(texts, "messages")}
 
 
-def _assistant(content: Sequence[AnyBlock]) -> dict[str, Any]:
+def _assistant_message(content: Sequence[ContentBlock]) -> dict[str, Any]:
     texts, thoughts, calls = [], [], []
     for block in content:
         if block.type == "tool_use":
-            calls.append(_use(block))
+            arguments = json.dumps(_required(block, "input"), ensure_ascii=False)
+            function = {"name": _required(block, "name"), "arguments": arguments}
+            calls.append({"id": _required(block, "id"), "type": "function", "function": function})
         elif block.type == "thinking":
-            thoughts.append(_field(block, "thinking", str))
+            thoughts.append(_required(block, "thinking"))
         elif block.type != "redacted_thinking":
-            texts.append(_text(block, "messages"))
-    message: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts)}
+            texts.append(block)
+    message: dict[str, Any] = {"role": "assistant", "content": _joined_text(texts, "messages")}
     if thoughts:
         message["reasoning_content"] = "\n".join(thoughts)
     if calls:
@@ -171,166 +158,136 @@ def _assistant(content: Sequence[AnyBlock]) -> dict[str, Any]:
     return message
 
 
-def _use(block: AnyBlock) -> dict[str, Any]:
-    arguments = json.dumps(_field(block, "input", dict), ensure_ascii=False)
-    function = {"name": _field(block, "name", str), "arguments": arguments}
-    return {"id": _field(block, "id", str), "type": "function", "function": function}
+def _joined_text(content: str | Sequence[ContentBlock], where: str) -> str:
+    if isinstance(content, str):
+        return content
+    for block in content:
+        if block.type != "text":
+            raise RequestError(f"a block of type {block.type!r} is not allowed here", where)
+    return "\n".join(_required(block, "text") for block in content)
 
 
-def _result(block: AnyBlock) -> dict[str, Any]:
-    given = (block.model_extra or {}).get("content", "")
-    if isinstance(given, list):
-        parts = [AnyBlock.model_validate(one) for one in given if isinstance(one, dict) and "type" in one]
-        if len(parts) < len(given):
-            raise RequestError("expected blocks with a type", "messages.tool_result")
-        given = "\n".join(_text(one, "messages.tool_result") for one in parts)
-    if not isinstance(given, str):
-        raise RequestError("expected text", "messages.tool_result")
-    return {"role": "tool", "tool_call_id": _field(block, "tool_use_id", str), "content": given}
-
-
-def _text(block: AnyBlock, where: str) -> str:
-    if block.type != "text":
-        raise RequestError(f"a block of type {block.type[:40]!r} here; this model reads text only", where)
-    text: str = _field(block, "text", str)
-    return text
-
-
-def _field(block: AnyBlock, name: str, kind: type) -> Any:
-    value = (block.model_extra or {}).get(name)
-    if not isinstance(value, kind):
+def _required(block: ContentBlock, name: str) -> Any:
+    value = getattr(block, name)
+    if value is None:
         raise RequestError(f"a {block.type} block needs {name}", "messages")
     return value
 
 
-class MessageWriter:
-    """Writes one answer in this dialect."""
+class MessageWriter(AnswerWriter):
+    """Writes an answer in the form of /v1/messages."""
 
-    def __init__(self, answer: Answer, omit: bool = False) -> None:
-        """`omit`: thinking is told, but not shown."""
-        self._answer = answer
-        self._omit = omit
-        self._blocks = Blocks()
-        self._id = f"msg_{uuid.uuid4().hex[:24]}"
+    keep_alive = named_event("ping", {"type": "ping"})
 
-    async def collect(self) -> None:
-        """Read to the end."""
-        async with aclosing(self._answer.pieces()) as pieces:
-            async for piece in pieces:
-                if piece is not None:
-                    self._take(piece)
+    def __init__(self, generation: Generation, omits_thinking: bool) -> None:
+        """`omits_thinking`: thinking blocks are returned without their text."""
+        super().__init__(generation)
+        self._omits_thinking = omits_thinking
+        self._head = {
+            "id": f"msg_{uuid.uuid4().hex[:24]}",
+            "type": "message",
+            "role": "assistant",
+            "model": generation.request.model,
+        }
 
     def whole(self) -> dict[str, Any]:
+        blocks = self.generation.choices[0].blocks.all
         return {
-            **self._head(),
-            "content": [_whole_block(block) for block in self._blocks.all],
+            **self._head,
+            "content": [self._block(block) for block in blocks],
             **self._stop(),
-            "usage": self._usage(self._answer.usage.written, self._answer.usage.reasoning),
-            "metrics": self._answer.statistics(),
+            **self._totals(),
         }
 
-    async def stream(self, notes: dict[str, Any]) -> AsyncGenerator[bytes, None]:
-        begun = {**self._head(), "content": [], "stop_reason": None, "stop_sequence": None}
-        yield event("message_start", {"type": "message_start", "message": {**begun, "usage": self._usage(0)}})
-        try:
-            async with aclosing(self._answer.pieces()) as pieces:
-                async for piece in pieces:
-                    if piece is None:
-                        yield event("ping", {"type": "ping"})
-                        continue
-                    for step in self._take(piece):
-                        yield _step_event(step)
-            for step in self._blocks.close():
-                yield _step_event(step)
-            notes |= closing_notes(self._answer)
-            yield event("message_delta", self._last())
-            yield event("message_stop", {"type": "message_stop"})
-        except Exception as error:
-            notes["error"] = True
-            yield event("error", problem_of(error).body(MESSAGES_PATH))
+    def start_events(self) -> Iterator[bytes]:
+        empty: dict[str, Any] = {
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": self._usage(0, 0),
+        }
+        yield _event("message_start", message={**self._head, **empty})
 
-    def _take(self, piece: Piece) -> list[Step]:
-        steps = self._blocks.take(piece)
-        if not self._omit:
-            return steps
-        for block in self._blocks.all:
-            block.text = "" if block.kind is Kind.THINKING else block.text
-        return [one for one in steps if one.change is not Change.DELTA or one.block.kind is not Kind.THINKING]
+    def piece_events(self, piece: Piece) -> Iterator[bytes]:
+        for event in piece.events:
+            is_omitted = self._omits_thinking and event.block.kind is BlockKind.THINKING
+            if not (is_omitted and event.change is BlockChange.DELTA):
+                yield from self._block_events(event)
 
-    def _head(self) -> dict[str, Any]:
-        return {"id": self._id, "type": "message", "role": "assistant", "model": self._answer.ask.model}
+    def end_events(self) -> Iterator[bytes]:
+        yield _event("message_delta", delta=self._stop(), **self._totals())
+        yield _event("message_stop")
 
-    def _last(self) -> dict[str, Any]:
+    def error_events(self, error: ApiError) -> Iterator[bytes]:
+        yield named_event("error", error.body(MESSAGES_PATH))
+
+    def _block_events(self, event: BlockEvent) -> Iterator[bytes]:
+        block = event.block
+        is_thinking = block.kind is BlockKind.THINKING
+        if event.change is BlockChange.OPEN:
+            empty = self._block(Block(block.index, block.kind, block.call))
+            signature = {"signature": ""} if is_thinking else {}
+            yield _event("content_block_start", index=block.index, content_block={**empty, **signature})
+        elif event.change is BlockChange.DELTA:
+            yield _event("content_block_delta", index=block.index, delta=_delta(block.kind, event.text))
+        else:
+            if is_thinking:
+                signed = {"type": "signature_delta", "signature": SIGNATURE}
+                yield _event("content_block_delta", index=block.index, delta=signed)
+            yield _event("content_block_stop", index=block.index)
+
+    def _block(self, block: Block) -> dict[str, Any]:
+        if block.kind is BlockKind.THINKING:
+            text = "" if self._omits_thinking else block.text
+            return {"type": "thinking", "thinking": text, "signature": SIGNATURE}
+        if block.kind is BlockKind.TEXT:
+            return {"type": "text", "text": block.text, "citations": None}
+        assert block.call is not None
+        call = {"id": block.call.call_id, "name": block.call.name, "input": _call_input(block.text)}
+        return {"type": "tool_use", **call}
+
+    def _totals(self) -> dict[str, Any]:
+        usage = self.generation.usage
         return {
-            "type": "message_delta",
-            "delta": self._stop(),
-            "usage": self._usage(self._answer.usage.written, self._answer.usage.reasoning),
-            "metrics": self._answer.statistics(),
+            "usage": self._usage(usage.output_tokens, usage.reasoning_tokens),
+            "metrics": self.generation.statistics(),
         }
 
-    def _usage(self, written: int, thought: int = 0) -> dict[str, Any]:
+    def _usage(self, num_output: int, num_thinking: int) -> dict[str, Any]:
         return {
-            "input_tokens": sum(map(len, self._answer.ask.prompts)),
-            "output_tokens": written,
+            "input_tokens": self.generation.request.num_prompt_tokens,
+            "output_tokens": num_output,
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": 0,
-            "output_tokens_details": {"thinking_tokens": thought},
+            "output_tokens_details": {"thinking_tokens": num_thinking},
         }
 
     def _stop(self) -> dict[str, Any]:
-        choice = self._answer.choices[0]
-        assert choice.end is not None and choice.end.sequence is not None
-        matched = choice.end.sequence.matched_stop
-        reason = {"tool_calls": "tool_use", "length": "max_tokens"}.get(choice.finish or "", "end_turn")
+        choice = self.generation.choices[0]
+        assert choice.last is not None and choice.last.sequence is not None
+        matched = choice.last.sequence.matched_stop
+        reason = _STOP_REASONS.get(choice.finish or "", "end_turn")
         if reason == "end_turn" and isinstance(matched, str):
             return {"stop_reason": "stop_sequence", "stop_sequence": matched}
         return {"stop_reason": reason, "stop_sequence": None}
 
 
-def _whole_block(block: Block) -> dict[str, Any]:
-    if block.kind is Kind.THINKING:
-        return {"type": "thinking", "thinking": block.text, "signature": SIGNATURE}
-    if block.kind is Kind.TEXT:
-        return {"type": "text", "text": block.text, "citations": None}
-    assert block.call is not None
-    return {
-        "type": "tool_use",
-        "id": block.call.call_id,
-        "name": block.call.name,
-        "input": _input(block.text),
-    }
+def _event(name: str, **fields: Any) -> bytes:
+    return named_event(name, {"type": name, **fields})
 
 
-def _input(arguments: str) -> dict[str, Any]:
-    """Arguments as an object; of a call that was cut short, none."""
+def _call_input(arguments: str) -> dict[str, Any]:
+    """The arguments as an object; empty if the call was cut short."""
     try:
-        found = json.loads(arguments or "{}")
+        parsed = json.loads(arguments or "{}")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
-def _step_event(step: Step) -> bytes:
-    block = step.block
-    if step.change is Change.OPEN:
-        empty = Block(block.index, block.kind, block.call)
-        begun = _whole_block(empty) | ({"signature": ""} if block.kind is Kind.THINKING else {})
-        name, rest = "content_block_start", {"content_block": begun}
-    elif step.change is Change.DELTA:
-        name, rest = "content_block_delta", {"delta": _delta(block.kind, step.text)}
-    else:
-        name, rest = "content_block_stop", {}
-    found = event(name, {"type": name, "index": block.index, **rest})
-    if step.change is Change.CLOSE and block.kind is Kind.THINKING:
-        signed = {"type": "signature_delta", "signature": SIGNATURE}
-        body = {"type": "content_block_delta", "index": block.index, "delta": signed}
-        return event("content_block_delta", body) + found
-    return found
-
-
-def _delta(kind: Kind, text: str) -> dict[str, str]:
-    if kind is Kind.THINKING:
+def _delta(kind: BlockKind, text: str) -> dict[str, str]:
+    if kind is BlockKind.THINKING:
         return {"type": "thinking_delta", "thinking": text}
-    if kind is Kind.TEXT:
+    if kind is BlockKind.TEXT:
         return {"type": "text_delta", "text": text}
     return {"type": "input_json_delta", "partial_json": text}

@@ -1,8 +1,7 @@
-"""Runs the application under uvicorn: the socket, the signals, the drain, and how it ends.
+"""Runs the application with uvicorn: the socket, the signals and the drain.
 
-The socket is bound before the model is loaded, so that a taken port is known at once, and the banner is
-written when requests can be answered. The first SIGTERM or interrupt begins the drain, a second one cuts it
-short. Only `wager serve` calls it.
+The socket is bound before the model is loaded, so that a port in use is reported at once. The first SIGTERM
+or interrupt begins a drain; a second one aborts the running requests. `wager serve` calls it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from wager.errors import InputError
 from wager.garbage import settle_garbage
 from wager.resolve import Resolved
 from wager.server.app import make_app
-from wager.server.service import Service, loud
+from wager.server.model_service import ModelService, loading_error
 from wager.server_config import ServeConfig
 
 log = logging.getLogger("wager.server")
@@ -29,32 +28,32 @@ _BACKLOG = 2048
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which drains before it stops."""
+    """A uvicorn server that drains before it stops."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, service: ModelService) -> None:
         super().__init__(config)
         self._service = service
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are taken by `serve`; they call `stop`."""
+        """Does nothing: `serve` installs its own signal handlers, which call `stop`."""
         yield
 
     def stop(self) -> None:
-        """The first time, let what runs come to its end; the second time, end it."""
+        """The first call lets running requests finish; the second call aborts them."""
         service = self._service
         if self.should_exit:
             self.force_exit = True
             service.bridge.abort_all()
             return
-        log.info("stopping: no new requests are taken, those that run have %g s", service.config.drain_s)
+        log.info("stopping: running requests have %g s to finish", service.config.drain_s)
         service.drain()
         asyncio.get_running_loop().call_later(service.config.drain_s, service.bridge.abort_all)
         self.should_exit = True
 
 
-def web_server(service: Service) -> Server:
-    """The application in its server."""
+def web_server(service: ModelService) -> Server:
+    """A uvicorn server with the application."""
     config = uvicorn.Config(
         make_app(service),
         log_config=None,
@@ -68,7 +67,7 @@ def web_server(service: Service) -> Server:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises InputError where there is none to be had."""
+    """A listening socket. Raises InputError if the address cannot be used."""
     sock = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -83,13 +82,13 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
-def serve(settings: Resolved[ServeConfig], on_ready: Callable[[Service, int], None]) -> None:
-    """Run until stopped; `on_ready` is told once requests can be answered, and on which port."""
+def serve(settings: Resolved[ServeConfig], on_ready: Callable[[ModelService, int], None]) -> None:
+    """Run until stopped. `on_ready` is called with the port when requests can be answered."""
     config = settings.config.server
     sock = bind(config.host, config.port)
     port = sock.getsockname()[1]
 
-    def ready(service: Service) -> None:
+    def ready(service: ModelService) -> None:
         settle_garbage()
         on_ready(service, port)
 
@@ -100,21 +99,21 @@ def serve(settings: Resolved[ServeConfig], on_ready: Callable[[Service, int], No
 
 
 async def _serve(
-    settings: Resolved[ServeConfig], sock: socket.socket, on_ready: Callable[[Service], None]
+    settings: Resolved[ServeConfig], sock: socket.socket, on_ready: Callable[[ModelService], None]
 ) -> None:
-    service = Service(settings)
+    service = ModelService(settings)
     server = web_server(service)
-    failed: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def fail(error: BaseException) -> None:
-        failed.append(error)
+        errors.append(error)
         server.should_exit = True
 
     service.on_failed = fail
     service.on_ready = lambda: on_ready(service)
     loop = asyncio.get_running_loop()
-    for one in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(one, server.stop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.stop)
     await server.serve([sock])
-    if failed:
-        raise loud(failed[0])
+    if errors:
+        raise loading_error(errors[0])

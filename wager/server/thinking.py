@@ -1,7 +1,8 @@
-"""A request's wishes about thinking against the server's limits: whether it thinks, and for how long at most.
+"""Decides whether a request may think and for how long: the request's options against the server's limits.
 
-A request may tighten every limit and loosen none; what was tightened is told in the answer. Which marks stand
-around thinking, which efforts mean how much and what the answer needs is the model card's. Knows no HTTP.
+A request can lower a limit but never raise it; the answer reports the limit that was applied. The model card
+says which marks surround thinking, what each effort means and how many tokens the answer needs. It knows
+nothing of HTTP; request_builder.py calls it.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Any, NamedTuple
 
 from wager.cards import ModelCard, card_for, decide_budget
 from wager.engine.engine import Engine
-from wager.errors import RequestError
 from wager.records import MAX_MARK, ThinkingLimit
+from wager.server.generation_request import ThinkingOptions
 from wager.server_config import ServeConfig
 from wager.text.reasoning import ReasoningMarks
 from wager.text.thinking import ThinkingMarks, ends_inside, thinking_marks
@@ -22,73 +23,58 @@ from wager.text.tokenizer import Tokenizer
 
 log = logging.getLogger("wager.server")
 
-_TAIL = 256  # tokens of a prompt in which its last open mark is looked for
-
-__all__ = ["Decided", "Thinker", "Wish", "make_thinker", "read_card"]
+_PROMPT_TAIL = 256  # the last open mark is searched for in this many tokens at the end of the prompt
 
 
-@dataclass(frozen=True)
-class Wish:
-    """What a request says about thinking; None where it says nothing."""
-
-    enabled: bool | None = None
-    budget: int | None = None
-    effort: str | None = None
-
-    @property
-    def is_on(self) -> bool | None:
-        """Whether it wants to think; None where it does not say. Raises RequestError where it says both."""
-        by_effort = None if self.effort is None else self.effort != "none"
-        by_budget = True if self.budget else None
-        wants = {word for word in (self.enabled, by_effort, by_budget) if word is not None}
-        if len(wants) > 1:
-            raise RequestError("thinking is both asked for and ruled out", "thinking")
-        return next(iter(wants), None)
-
-
-class Decided(NamedTuple):
-    """A limit, and what the answer says about it."""
+class ThinkingDecision(NamedTuple):
+    """The limit of a request, and what `metrics.thinking` of the answer says about it."""
 
     limit: ThinkingLimit
-    note: dict[str, Any]
+    statistics: dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Thinker:
+class ThinkingRules:
     """How one model thinks, and how much it may."""
 
     card: ModelCard
     tokenizer: Tokenizer
     texts: ReasoningMarks
     marks: ThinkingMarks
-    most: int | None
-    """The server's own limit."""
+    max_tokens: int | None
+    """The server's limit; None means no limit."""
 
     @property
     def shown_ids(self) -> tuple[int, ...]:
-        """The special tokens among the marks: the text must show them to be told apart."""
+        """The special tokens among the marks. The text must contain them so that they can be parsed."""
         return self.texts.shown_ids(self.tokenizer)
 
-    def limit(self, wish: Wish, prompt_ids: Sequence[int], max_tokens: int, follows_grammar: bool) -> Decided:
-        """What holds for a request with this prompt. Raises RequestError.
+    def decide(
+        self, options: ThinkingOptions, prompt_ids: Sequence[int], max_tokens: int, has_grammar: bool
+    ) -> ThinkingDecision:
+        """The limit for a request with this prompt. Raises RequestError.
 
-        A text that follows a grammar and may not think cannot even open the span.
+        If thinking is off and the text has to follow a grammar, the model cannot open a thinking span at all.
         """
-        is_off = wish.is_on is False
-        decided = decide_budget(self.card, max_tokens, wish.budget, wish.effort, 0 if is_off else self.most)
-        marks = self.marks._replace(open_ids=()) if is_off and follows_grammar else self.marks
-        note = {
+        is_off = options.is_on is False
+        limit = 0 if is_off else self.max_tokens
+        decided = decide_budget(self.card, max_tokens, options.budget, options.effort, limit)
+        marks = self.marks._replace(open_ids=()) if is_off and has_grammar else self.marks
+        statistics = {
             "budget": decided.budget,
             "asked": decided.asked,
             "clamped": decided.clamped,
             "source": "ruled out" if is_off else decided.source,
         }
-        starts_open = ends_inside(self.tokenizer, prompt_ids[-_TAIL:], self.marks)
-        return Decided(marks.limit(decided.budget, starts_open=starts_open), note)
+        starts_open = ends_inside(self.tokenizer, prompt_ids[-_PROMPT_TAIL:], self.marks)
+        return ThinkingDecision(marks.limit(decided.budget, starts_open=starts_open), statistics)
 
 
 def read_card(engine: Engine, config: ServeConfig) -> ModelCard:
-    """What holds for the model: flags, its card, its family, the fallback. Raises ConfigError."""
+    """The model card: settings first, then the model's own card, its family's card and the fallback.
+
+    Raises ConfigError.
+    """
     reply = config.server.reply_tokens
     flags = {
         "thinking": config.server.thinking_close or None,
@@ -97,8 +83,8 @@ def read_card(engine: Engine, config: ServeConfig) -> ModelCard:
     return card_for(config.model.model, str(engine.parts.notes.get("model_type", "")), flags)
 
 
-def make_thinker(engine: Engine, config: ServeConfig, card: ModelCard) -> Thinker | None:
-    """How the model thinks; None where it does not, by its card or by its tokenizer."""
+def make_thinking_rules(engine: Engine, config: ServeConfig, card: ModelCard) -> ThinkingRules | None:
+    """How the model thinks; None if its card or its tokenizer has no thinking."""
     tokenizer, found = engine.parts.tokenizer, card.thinking
     if tokenizer is None or found.value is None:
         return None
@@ -106,7 +92,8 @@ def make_thinker(engine: Engine, config: ServeConfig, card: ModelCard) -> Thinke
     if marks is None:
         return None
     if len(marks.close_ids) > MAX_MARK:
-        log.warning("what closes thinking is %d tokens to this tokenizer: shortened", len(marks.close_ids))
+        message = "the text that closes thinking has %d tokens; the model's own close mark is used instead"
+        log.warning(message, len(marks.close_ids))
         marks = marks._replace(close_ids=marks.natural_ids)
     texts = ReasoningMarks(found.value.open, found.value.close)
-    return Thinker(card, tokenizer, texts, marks, config.server.max_thinking_tokens or None)
+    return ThinkingRules(card, tokenizer, texts, marks, config.server.max_thinking_tokens or None)

@@ -1,13 +1,12 @@
-// Finds, for text as it is shown, the tokens it came from. The shown text is the tokens' text without marks such as
-// </think>, sometimes trimmed, sometimes held back for a while; tokens are never later than their text.
-// Pure: no elements, no network.
+// Finds the tokens that shown text came from. The shown text is the text of the tokens without marks such as </think>.
+// It can be trimmed, and it can arrive later than its tokens, but never earlier. It uses no elements and no network.
 
-const RESYNC_REACH = 24;
+const MAX_RESYNC = 24;
 
 export class Aligner {
   constructor() {
     this.queue = [];
-    // The last token that had no text of its own, as the first bytes of a character have none.
+    // The last token without text: the first bytes of a character have none.
     this.textless = null;
   }
 
@@ -15,14 +14,14 @@ export class Aligner {
     for (const token of tokens) this.queue.push({ token, rest: token.text ?? "" });
   }
 
-  // Pieces {token, text, hidden} for newly shown text. A hidden piece is a token that was passed over.
+  // Pieces {token, text, hidden} for new text. A hidden piece is a token whose text is not shown.
   take(text) {
     const pieces = [];
     while (text) text = this.#next(text, pieces);
     return pieces;
   }
 
-  // Whatever was never shown: marks at the very end.
+  // The tokens that were never shown: marks at the end.
   flush() {
     const pieces = this.queue.map(({ token }) => ({ token, text: token.text ?? "", hidden: true }));
     this.queue = [];
@@ -46,7 +45,7 @@ export class Aligner {
       return text;
     }
     const at = rest.trim().length > 1 ? text.indexOf(rest) : -1;
-    if (at > 0 && at <= RESYNC_REACH) return this.#gap(text, at, pieces);
+    if (at > 0 && at <= MAX_RESYNC) return this.#gap(text, at, pieces);
     return this.#pass(pieces, rest, text);
   }
 

@@ -1,5 +1,5 @@
-// One answer as it comes in: thinking, text, ribbon and figures. Used by the conversation and by both lanes of a race.
-// It is fed chunks and drawn; who asked, and why, it does not know.
+// One answer while it arrives: thinking, text, step chart and statistics. The conversation and both lanes of a race use
+// it. It receives chunks and draws them; it sends no requests.
 
 import { Aligner } from "./align.js";
 import { el } from "./dom.js";
@@ -19,12 +19,12 @@ const CLOSED = {
 export const looksLikeCode = (text) => /^(# file:|def |class |import |from \w+ import |#!)/m.test(text);
 
 export class Answer {
-  constructor({ label, budget = null, mono = false, given = "", explain = false }) {
+  constructor({ label, budget = null, mono = false, promptText = "", explain = false }) {
     this.budget = budget;
     this.explain = explain;
     this.thinking = null;
     this.text = new TokenText(label, mono);
-    if (given) this.text.plain(given);
+    if (promptText) this.text.plain(promptText);
     this.figures = el("p", { class: "figures" });
     this.strip = el("div", { class: "strip" });
     this.problem = el("div", { class: "problem", role: "alert", hidden: true });
@@ -47,7 +47,7 @@ export class Answer {
     if (chunk.tokens.length || chunk.content || chunk.reasoning) this.#arrived(now);
     this.tokens.push(...chunk.tokens);
     this.engineMs += chunk.stepMs ?? 0;
-    // A chunk holds several steps when the reader was slow: then each is said to have taken its share.
+    // A chunk can contain several steps if the reader was slow: its time is divided evenly among them.
     const stepMs = chunk.stepMs === null ? null : chunk.stepMs / Math.max(1, stepsOf(chunk.tokens).length);
     this.aligner.add(chunk.tokens);
     if (chunk.reasoning) this.#think(chunk.reasoning, stepMs);
@@ -59,7 +59,7 @@ export class Answer {
     this.figures.textContent = this.#running();
   }
 
-  // The end: "done", "stopped" by the reader, or "failed" with a sentence.
+  // `state` is "done", "stopped" (by the user) or "failed" (with an error message).
   end(state, sentence = "") {
     this.state = state;
     for (const piece of this.aligner.flush()) this.#mark(piece, null);
@@ -76,7 +76,7 @@ export class Answer {
     if (!this.tokens.length) return;
     const width = this.node.clientWidth || EXPLANATION_PX;
     const explain = this.explain && width > 3 * EXPLANATION_PX;
-    const words = "a column is a step: its frame the bet, the filled part what stood";
+    const words = "one column per step: the outline is the bet, the filled part the accepted guesses";
     this.strip.replaceChildren(
       ribbon(this.tokens, explain ? width - EXPLANATION_PX : width),
       ...(explain ? [el("span", {}, words)] : []),
@@ -111,7 +111,7 @@ export class Answer {
     this.content += text;
   }
 
-  // Code between ``` is set in a typewriter face.
+  // Code between ``` is shown in a monospace font.
   #prose(piece, stepMs) {
     const fences = (this.tail + piece.text).split("```").length - 1;
     this.tail = /`{1,2}$/.exec((this.tail + piece.text).replaceAll("```", ""))?.[0] ?? "";
@@ -120,7 +120,7 @@ export class Answer {
     if (fences % 2) this.code = !this.code;
   }
 
-  // Marks are tokens of which no text is shown. Those around the thinking are worth seeing; an end mark is not.
+  // Marks are tokens without visible text. The marks around thinking are shown; an end mark is not.
   #mark(piece, stepMs) {
     const { origin, text } = piece.token;
     if (origin === "forced" && !this.thinking) this.#openThinking();
@@ -150,21 +150,21 @@ export class Answer {
     return `${this.tokens.length} tokens${rate ? ` · ${rate.toFixed(0)} tokens/s` : ""}`;
   }
 
-  // Tokens per second after the first chunk.
+  // Tokens per second, measured from the first chunk.
   rate() {
     const span = this.last - this.first;
     return this.tokens.length > 1 && span > 0 ? (this.tokens.length / span) * 1000 : null;
   }
 
   #total(state) {
-    const told = this.speculation;
+    const stats = this.speculation;
     const parts = [`${this.tokens.length} tokens`];
     if (this.rate()) parts.push(`${this.rate().toFixed(0)} tokens/s`);
-    if (told?.tokens_per_step) parts.push(`${told.tokens_per_step.toFixed(2)} per step`);
-    if (told?.num_draft_tokens) parts.push(`${Math.round(told.draft_acceptance_rate * 100)} % of guesses stood`);
-    if (told?.speedup && told.mode !== "off") parts.push(`${told.speedup.toFixed(2)}× plain, ${saved(told.ledger_ms)}`);
+    if (stats?.tokens_per_step) parts.push(`${stats.tokens_per_step.toFixed(2)} per step`);
+    if (stats?.num_draft_tokens) parts.push(`${Math.round(stats.draft_acceptance_rate * 100)} % of guesses accepted`);
+    if (stats?.speedup && stats.mode !== "off") parts.push(`${stats.speedup.toFixed(2)}× plain speed, ${saved(stats.ledger_ms)}`);
     if (state === "stopped") parts.push("stopped by you");
-    else if (this.finish === "length") parts.push("longest answer reached");
+    else if (this.finish === "length") parts.push("token limit reached");
     return parts.join(" · ");
   }
 }

@@ -1,5 +1,5 @@
-// Speaks HTTP with the server this page came from, and with no other. Turns answers into plain objects and every
-// failure into a Problem with a sentence to show. Knows nothing of the page.
+// Sends requests to the server of this page and to no other. It turns answers into plain objects and every failure into
+// a Problem with a message for the user. It does not know the page.
 
 import { events } from "./sse.js";
 
@@ -31,21 +31,21 @@ async function ask(path, options = {}) {
 }
 
 async function problemOf(response) {
-  let told = "";
+  let message = "";
   try {
     const body = await response.json();
-    told = body?.error?.message ?? body?.message ?? body?.detail ?? "";
+    message = body?.error?.message ?? body?.message ?? body?.detail ?? "";
   } catch {
-    // Not every answer is JSON, a proxy's page for instance: the status says enough.
+    // Some error answers are not JSON, such as a proxy's page: the status is shown instead.
   }
   const wait = response.headers.get("retry-after");
-  const parts = [typeof told === "string" && told ? sentence(told) : `The server answered ${response.status}.`];
-  if (response.status === 401) parts.push("Give an API key under More.");
+  const parts = [typeof message === "string" && message ? sentence(message) : `The server answered ${response.status}.`];
+  if (response.status === 401) parts.push("Enter an API key under More.");
   if (response.status === 429 && wait) parts.push(`Try again in ${wait} s.`);
   return new Problem(parts.join(" "), response.status);
 }
 
-// A message as a sentence: a capital at the front, a full stop at the end.
+// The message as a sentence with a capital letter and a full stop.
 const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
 
 export const getJson = async (path, signal) => (await ask(path, { signal })).json();
@@ -62,13 +62,13 @@ export async function postJson(path, body, signal) {
 
 export const setPolicy = async (policy) => (await postJson("wager/policy", { policy })).json();
 
-// The two figures a second that the charts live on.
+// The state of the server, twice a second.
 export async function* liveFigures(signal) {
   const response = await ask("wager/live", { signal });
   for await (const data of events(response)) yield JSON.parse(data);
 }
 
-// One streamed answer, chunk by chunk, in one shape whichever end point gave it:
+// The chunks of one streamed answer, in the same form for both endpoints:
 // {reasoning, content, tokens, stepMs, finish, close, usage, speculation}.
 export async function* answer(request, signal) {
   const path = "messages" in request ? "v1/chat/completions" : "v1/completions";
@@ -83,9 +83,9 @@ export async function* answer(request, signal) {
     }
   } catch (error) {
     if (error instanceof Problem || error.name === "AbortError") throw error;
-    throw new Problem("The answer broke off: the connection was lost.");
+    throw new Problem("The answer was interrupted: the connection was lost.");
   }
-  if (!finished) throw new Problem("The answer broke off: the server closed the connection.");
+  if (!finished) throw new Problem("The answer was interrupted: the server closed the connection.");
 }
 
 export function readChunk(body) {

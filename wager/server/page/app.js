@@ -1,5 +1,5 @@
-// Puts the page together: views, the prompt, keys, and the news that one part has for another. Read this first; then
-// chat.js and race.js (what is asked), answer.js and tokens.js (how it is shown), live.js (the charts).
+// Connects the parts of the page: views, prompt, keyboard and callbacks. Read this file first, then chat.js and race.js
+// (which send requests), answer.js and tokens.js (which show answers) and live.js (the charts).
 
 import { Chat } from "./chat.js";
 import { byId, touches } from "./dom.js";
@@ -28,7 +28,7 @@ const race = new Race(byId("race"), settings, { onBusy: setBusy, onExample: useE
 const live = new Live(byId("live"), {
   onFigure: (figure) => {
     settings.follow(figure.policy);
-    race.notice(figure);
+    race.countOthers(figure);
   },
   onState: showState,
 });
@@ -61,21 +61,21 @@ function showState(state, sentence = "") {
   const words = { idle: "idle", busy: "running", lost: "no connection", locked: "needs a key" };
   const place = byId("status");
   if (place.dataset.state === state) return;
-  if (place.dataset.state === "lost") learn();
+  if (place.dataset.state === "lost") readServer();
   place.dataset.state = state;
   place.title = sentence;
   place.lastElementChild.textContent = words[state] ?? state;
 }
 
-async function learn() {
+async function readServer() {
   try {
-    await settings.learn();
+    await settings.readServer();
     notify(null);
     byId("model").textContent = settings.model ?? "";
-    const toy = document.querySelector(".welcome .toy");
-    if (toy && settings.model === "demo") {
-      toy.textContent = "The demo pair is a toy: it writes text of the right shape and knows nothing.";
-      toy.hidden = false;
+    const note = document.querySelector(".welcome .model-note");
+    if (note && settings.model === "demo") {
+      note.textContent = "The demo pair is a very small model: its text has the right form but no knowledge.";
+      note.hidden = false;
     }
   } catch (problem) {
     notify(problem.message);
@@ -102,7 +102,7 @@ function useExample(example) {
   send();
 }
 
-// The prompt grows with its text, up to what the style sheet allows.
+// The prompt field grows with its text, up to the limit in the style sheet.
 function fit() {
   prompt.style.height = "auto";
   prompt.style.height = `${prompt.scrollHeight}px`;
@@ -122,14 +122,14 @@ function nextTheme() {
   try {
     localStorage.setItem("wager-theme", next);
   } catch {
-    // Without storage the choice lasts as long as the page.
+    // Without storage the choice is lost when the page is closed.
   }
   nameTheme();
 }
 
 function nameTheme() {
   const now = document.documentElement.dataset.theme;
-  const words = `Colours: ${now ?? "as the system"}`;
+  const words = `Colours: ${now ?? "system"}`;
   byId("theme").setAttribute("aria-label", words);
   byId("theme").title = words;
 }
@@ -173,7 +173,7 @@ document.querySelector(".tabs").addEventListener("keydown", onTabKey);
 byId("theme").addEventListener("click", nextTheme);
 byId("new-chat").addEventListener("click", () => {
   chat.clear();
-  learn();
+  readServer();
   showView("chat");
   prompt.focus();
 });
@@ -186,16 +186,16 @@ document.addEventListener("click", (event) => {
 });
 byId("key").addEventListener("change", () => {
   notify(null);
-  learn();
+  readServer();
   live.listen();
 });
 addEventListener("resize", () => chat.redraw());
-// Where the live column stands beside the others it is no view of its own.
+// On wide screens the live column is always visible and is not a separate view.
 matchMedia("(min-width: 1080px)").addEventListener("change", (wide) => wide.matches && view() === "live" && showView("chat"));
 
 if (touches()) prompt.placeholder = "Write something";
 nameTheme();
 watchTokens();
 showView("chat");
-learn();
+readServer();
 live.listen();

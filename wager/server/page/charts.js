@@ -1,5 +1,5 @@
-// Two small charts drawn by hand in SVG: a line over the last minute, and bars. Each has a title, its latest figure,
-// and a sentence for screen readers. Charts know numbers and words, not what they measure.
+// Two small SVG charts: lines over the last minute, and bars. Each has a title, its latest value and a sentence for
+// screen readers. The charts do not know what they measure.
 
 import { el, svg } from "./dom.js";
 
@@ -12,7 +12,7 @@ const CLEAR = 11;
 const NOTHING = Array(8).fill(0);
 export const WINDOW_S = 60;
 
-// A top for an axis: the next of 1, 2, 2.5, 5 times a power of ten.
+// The top of an axis: 1, 2, 2.5 or 5 times a power of ten, and at least the value.
 export function niceTop(value) {
   if (!(value > 0)) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
@@ -51,12 +51,12 @@ class Chart {
     return svg("text", { x, y, class: `tick ${side}` }, words);
   }
 
-  // The frame: horizontal rules with their values. Returns how to map values to the drawing.
+  // Horizontal rules with their values. Returns the mapping from values to the drawing.
   frame(low, high, format) {
     const width = Math.max(this.drawing.clientWidth, 120);
     const height = HEIGHT - BOTTOM - TOP;
     const y = (value) => TOP + height * (1 - (value - low) / (high - low || 1));
-    // Below zero the axis shows zero and its ends, above it also the middle; labels keep clear of each other.
+    // An axis with negative values shows zero and both ends; others also show the middle. Labels do not overlap.
     const values = low < 0 ? [0, high, low] : [0, high, high / 2];
     const rules = values.flatMap((value) => [
       svg("line", { x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value), class: "rule" }),
@@ -66,7 +66,7 @@ class Chart {
   }
 }
 
-// series: [{name, tone}]. The first is the one that is filled and whose figure is shown.
+// series: [{name, tone}]. The area of the first series is filled, and its value is shown.
 export class LineChart extends Chart {
   constructor({ title, hint = "", series, format, ceiling = null, signed = false }) {
     super(title, hint);
@@ -100,10 +100,10 @@ export class LineChart extends Chart {
     );
   }
 
-  // A line is broken where nothing was measured.
+  // A line is interrupted where no value was measured.
   trace(points, index, { tone, step }, x, y) {
     const all = points.map(({ time, values }) => ({ time, value: values[index] }));
-    // A second series that is nothing throughout would only draw over the axis.
+    // A second series of zeros would only cover the axis.
     if (index && all.every(({ value }) => !value)) return [];
     const marks = runsOf(all).flatMap((run) => {
       const [first, end] = [run[0], run.at(-1)].map(({ time }) => x(time).toFixed(1));
@@ -131,14 +131,14 @@ export class LineChart extends Chart {
   }
 }
 
-// Bars over whole numbers from `first` on.
+// Bars over whole numbers, beginning with `first`.
 export class BarChart extends Chart {
   constructor({ title, hint = "", first, tone, format, ceiling = null, axis }) {
     super(title, hint);
     Object.assign(this, { first, tone, format, ceiling, axis, values: [] });
   }
 
-  // Nothing new leaves the last picture standing.
+  // Without new values the last drawing stays.
   set(values) {
     if (values.length) this.values = values;
     this.draw();

@@ -1,5 +1,5 @@
-// The conversation: sends prompts, shows answers, keeps the history that goes with the next message. Text to continue
-// stands alone and is no part of the history.
+// The conversation: sends prompts, shows answers and keeps the history for the next message. Text to continue is not
+// part of the history.
 
 import { answer } from "./api.js";
 import { Answer, looksLikeCode } from "./answer.js";
@@ -41,7 +41,7 @@ export class Chat {
     const messages = [...this.history, { role: "user", content: prompt }];
     const body = chat ? { ...request, messages } : { ...request, prompt };
     const state = await this.#follow(body, shown);
-    // After "New chat" an answer that was cut off belongs to no conversation.
+    // After "New chat" an interrupted answer belongs to no conversation.
     if (!this.answers.includes(shown)) return;
     if (state === "failed") this.#offerRetry(shown, prompt);
     else if (chat && shown.content) this.history = [...messages, { role: "assistant", content: shown.content }];
@@ -50,17 +50,17 @@ export class Chat {
   #begin(prompt, chat, request) {
     this.place.querySelector(".welcome")?.remove();
     const budget = request.thinking?.budget_tokens ?? null;
-    const given = chat ? "" : prompt;
+    const promptText = chat ? "" : prompt;
     const mono = !chat && looksLikeCode(prompt);
-    const shown = new Answer({ label: "Answer", budget, given, mono, explain: !this.answers.length });
-    if (chat) this.place.append(el("div", { class: "asked" }, prompt));
+    const shown = new Answer({ label: "Answer", budget, promptText, mono, explain: !this.answers.length });
+    if (chat) this.place.append(el("div", { class: "user-message" }, prompt));
     this.place.append(shown.node);
     this.answers.push(shown);
     this.scroller.scrollTop = this.scroller.scrollHeight;
     return shown;
   }
 
-  // Runs one request to its end and says how it ended.
+  // Runs one request to its end and returns how it ended.
   async #follow(body, shown) {
     const abort = (this.abort = new AbortController());
     this.onBusy(true);
@@ -80,8 +80,8 @@ export class Chat {
 
   #offerRetry(shown, prompt) {
     const again = () => {
-      const asked = shown.node.previousElementSibling;
-      if (asked?.classList.contains("asked")) asked.remove();
+      const message = shown.node.previousElementSibling;
+      if (message?.classList.contains("user-message")) message.remove();
       shown.node.remove();
       this.answers = this.answers.filter((one) => one !== shown);
       if (!this.busy) this.send(prompt);
@@ -100,15 +100,16 @@ export class Chat {
     return el(
       "div",
       { class: "welcome" },
-      el("h2", {}, "Watch the bets."),
+      el("h2", {}, "Watch speculative decoding."),
       el(
         "p",
         {},
-        "A small drafter guesses the next tokens; the target checks them all in one pass and keeps what it would " +
-          "have written itself. Wager decides at every step how much to guess. The text is the same, only sooner.",
+        "A small drafter guesses the next tokens. The target checks all guesses in one pass and keeps those that it " +
+          "would have written itself. Wager decides at every step how much to guess. The text stays the same, but it " +
+          "arrives sooner.",
       ),
       exampleCards(this.onExample),
-      el("p", { class: "toy", hidden: true }, ""),
+      el("p", { class: "model-note", hidden: true }, ""),
     );
   }
 }

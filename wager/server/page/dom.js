@@ -1,5 +1,5 @@
-// Makes elements. Attributes are set one by one and text is always text, never markup: nothing that a model or a
-// server says can become part of the page's structure.
+// Creates elements. Attributes are set one by one and text is never parsed as markup, so text from a model or a server
+// cannot change the structure of the page.
 
 const SVG = "http://www.w3.org/2000/svg";
 

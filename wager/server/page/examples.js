@@ -1,5 +1,5 @@
-// Prompts to begin with. They suit the demo pair, which has read Python, worked sums, old novels and chat; any model
-// can answer them. `kind` is how the prompt is sent, `thinking` a budget in tokens.
+// Example prompts. They fit the training data of the demo pair (Python, worked sums, old novels, chat), and any model
+// can answer them. `kind` says how the prompt is sent; `thinking` is a budget in tokens.
 
 import { el } from "./dom.js";
 
@@ -25,7 +25,7 @@ def shortest_path(graph: dict[str, list[str]], start: str, goal: str) -> list[st
   },
   {
     title: "A sum",
-    about: "thinks, for 64 tokens at most",
+    about: "thinks for at most 64 tokens",
     kind: "chat",
     thinking: 64,
     prompt:

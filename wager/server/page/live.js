@@ -1,5 +1,5 @@
-// The live column: tiles and charts of what the server is doing, two figures a second. Listens while the page is seen
-// and again after every break; tells others of each figure through `onFigure` and of the connection through `onState`.
+// The live column: tiles and charts of the server's state, updated twice a second. It listens while the page is visible
+// and reconnects after an interruption. It calls `onFigure` with each state and `onState` with that of the connection.
 
 import { liveFigures } from "./api.js";
 import { BarChart, LineChart } from "./charts.js";
@@ -22,20 +22,20 @@ export function seconds(ms) {
   return size < 7_200_000 ? `${sign}${Math.round(size / 60_000)} min` : `${sign}${(size / 3_600_000).toFixed(1)} h`;
 }
 
-// A balance of the ledger in words.
+// A balance of the ledger as text.
 export const saved = (ms) => (ms < 0 ? `${seconds(-ms)} lost` : `${seconds(ms)} saved`);
 
 function charts() {
   return {
     bet: new LineChart({
       title: "Bet size",
-      hint: "Guesses verified per row and step; zero is plain decoding",
+      hint: "Verified guesses per row and step; zero is plain decoding",
       series: [{ tone: "guess" }],
       format: { figure: (value) => (typeof value === "number" ? `${number(value)} guesses` : "–"), tick: whole },
     }),
     bets: new BarChart({
       title: "Bets by size",
-      hint: "Share of the latest bets that had so many guesses",
+      hint: "Share of the latest bets with this number of guesses",
       first: 0,
       tone: "guess",
       format: {
@@ -46,13 +46,13 @@ function charts() {
     }),
     perStep: new LineChart({
       title: "Tokens per step",
-      hint: "Emitted by one pass of the target for one request; 1 is plain decoding",
+      hint: "Tokens that one request gets from one pass of the target; 1 is plain decoding",
       series: [{ tone: "guess" }],
       format: { figure: (value) => number(value, 2), tick: whole },
     }),
     acceptance: new BarChart({
       title: "Acceptance by depth",
-      hint: "Share of the latest drafted steps in which at least so many guesses stood",
+      hint: "Share of the latest drafted steps in which at least this many guesses were accepted",
       first: 1,
       tone: "guess",
       ceiling: 1,
@@ -64,14 +64,14 @@ function charts() {
     }),
     ledger: new LineChart({
       title: "Ledger",
-      hint: "Time that plain decoding would have needed, minus time really spent",
+      hint: "Time that plain decoding would have needed, minus the time spent",
       series: [{ tone: "guess" }],
       signed: true,
       format: { figure: saved, tick: (value) => `${whole(value / 1000)} s` },
     }),
     rows: new LineChart({
       title: "Batch",
-      hint: "Requests running, and waiting for a place",
+      hint: "Running and waiting requests",
       series: [
         { tone: "ink", step: true },
         { tone: "forced", step: true },
@@ -117,7 +117,7 @@ export class Live {
     ];
   }
 
-  // Follows the server until the page is hidden; begins again after a break, ever more slowly.
+  // Follows the server until the page is hidden. After an interruption it reconnects with growing delays.
   async listen() {
     if (this.abort && !this.abort.signal.aborted) return;
     const abort = (this.abort = new AbortController());
@@ -131,7 +131,7 @@ export class Live {
       } catch (error) {
         if (abort.signal.aborted) return;
         if (error.status === 401 || error.status === 403) {
-          // Asking again would not help before a key is given.
+          // Without a key another attempt would fail too.
           this.abort = null;
           return this.onState("locked", error.message);
         }
@@ -165,11 +165,11 @@ export class Live {
   #showPages({ pages_used: used, pages_total: total, max_rows: rows }) {
     const share = total ? used / total : 0;
     this.pages.style.width = `${Math.round(share * 100)}%`;
-    this.pagesText.textContent = total ? `${used} of ${total} pages in use, ${rows} places` : "";
+    this.pagesText.textContent = total ? `${used} of ${total} pages in use, at most ${rows} rows` : "";
   }
 }
 
-// The histogram as shares; what lies beyond the last bar is added to it.
+// The histogram as shares; larger bets are added to the last bar.
 export function shares(histogram) {
   const counts = histogram.slice(0, MOST_BARS);
   for (const count of histogram.slice(MOST_BARS)) counts[MOST_BARS - 1] += count;

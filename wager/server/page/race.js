@@ -1,6 +1,6 @@
-// Plain decoding against Wager on one prompt: the same request twice, guessing off and as the policy says. The prompt
-// is read once before, untimed, so that neither side gains from pages the other left. Who goes first changes from race
-// to race. What was measured can be watched again, side by side, at the pace at which it came.
+// Compares plain decoding with Wager on one prompt: the same request runs twice, without speculation and with it. The
+// prompt is processed once before, so that neither run gains from the pages of the other. The order alternates from
+// race to race. The recorded runs can be replayed side by side at their real speed.
 
 import { answer } from "./api.js";
 import { Answer, looksLikeCode } from "./answer.js";
@@ -8,12 +8,12 @@ import { el } from "./dom.js";
 import { exampleCards } from "./examples.js";
 
 const LANES = [
-  { name: "plain", title: "Plain", about: "one token a pass", mode: "off" },
-  { name: "wager", title: "Wager", about: "guesses, checked", mode: null },
+  { name: "plain", title: "Plain", about: "one token per pass", mode: "off" },
+  { name: "wager", title: "Wager", about: "guesses and verifies", mode: null },
 ];
 
 // Two runs of the same request differ by about this much.
-const A_TIE = 0.03;
+const TIE = 0.03;
 
 const inSeconds = (ms) => `${(ms / 1000).toFixed(2)} s`;
 
@@ -55,7 +55,7 @@ class Lane {
     this.body.scrollTop = this.body.scrollHeight;
   }
 
-  // Runs the request; what comes is shown and recorded with the time at which it came.
+  // Runs the request; shows each chunk and records it with its time.
   async run(body, most, signal) {
     this.record = [];
     const begun = performance.now();
@@ -78,7 +78,7 @@ export class Race {
     this.abort = null;
     this.races = 0;
     this.most = 1;
-    this.crowd = 0;
+    this.maxRunning = 0;
     this.verdict = el("div", { class: "verdict", role: "status" });
     this.again = el("button", { type: "button", class: "quiet", hidden: true, onclick: () => this.replay() }, "Watch side by side");
     place.append(
@@ -86,7 +86,7 @@ export class Race {
       exampleCards(onExample),
       el("div", { class: "lanes" }, ...this.lanes.map((lane) => lane.node)),
     );
-    this.#say("One prompt, two ways.", "Plain decoding against Wager, with the same seed. Choose an example, or write a prompt and press Race.");
+    this.#say("One prompt, two ways.", "Plain decoding against Wager with the same seed. Choose an example, or write a prompt and press Race.");
   }
 
   get busy() {
@@ -97,9 +97,9 @@ export class Race {
     this.abort?.abort();
   }
 
-  // Told by the live figures: whether someone else is using the machine meanwhile.
-  notice({ running }) {
-    if (this.busy) this.crowd = Math.max(this.crowd, running ?? 0);
+  // Called with each state of the server: other requests may run during the race.
+  countOthers({ running }) {
+    if (this.busy) this.maxRunning = Math.max(this.maxRunning, running ?? 0);
   }
 
   async run(prompt, together) {
@@ -107,11 +107,11 @@ export class Race {
     this.onBusy(true);
     this.again.hidden = true;
     this.place.querySelector(".examples")?.remove();
-    this.crowd = 0;
+    this.maxRunning = 0;
     const bodies = this.#prepare(prompt);
     const order = this.races % 2 ? [...this.lanes].reverse() : this.lanes;
     try {
-      this.#say("Getting ready.", "The prompt is read once, untimed.");
+      this.#say("Preparing.", "The prompt is processed once without timing.");
       await drain(answer({ ...bodies.get(this.lanes[0]), max_tokens: 1 }, abort.signal));
       await this.#start(order, bodies, together, abort.signal);
       this.races += 1;
@@ -128,7 +128,7 @@ export class Race {
     const mono = !chat && looksLikeCode(prompt);
     const bodies = new Map();
     for (const lane of this.lanes) {
-      const request = this.settings.request(lane.mode ?? this.settings.guessing);
+      const request = this.settings.request(lane.mode ?? this.settings.raceMode);
       this.most = request.max_tokens;
       bodies.set(lane, chat ? { ...request, messages: [{ role: "user", content: prompt }] } : { ...request, prompt });
       lane.options = { label: lane.title, budget: request.thinking?.budget_tokens ?? null, mono };
@@ -140,11 +140,11 @@ export class Race {
   async #start(order, bodies, together, signal) {
     const [first, second] = order;
     if (together) {
-      this.#say("Both are running.", "They share the machine, so each is slower than it would be alone.");
+      this.#say("Both are running.", "They share the machine, so each one is slower than alone.");
       await Promise.all(order.map((lane) => lane.run(bodies.get(lane), this.most, signal)));
       return;
     }
-    this.#say(`${first.title} is running.`, `${second.title} comes next; each has the machine to itself.`);
+    this.#say(`${first.title} is running.`, `${second.title} comes next; each one runs alone.`);
     await first.run(bodies.get(first), this.most, signal);
     this.#say(`${second.title} is running.`, `${first.title} took ${inSeconds(first.elapsedMs)}.`);
     await second.run(bodies.get(second), this.most, signal);
@@ -160,19 +160,19 @@ export class Race {
 
   #howMeasured(order, together) {
     const [plain, wager] = this.lanes;
-    const times = `${inSeconds(plain.elapsedMs)} against ${inSeconds(wager.elapsedMs)}, seen from this page`;
-    const engine = `steps alone ${inSeconds(plain.shown.engineMs)} against ${inSeconds(wager.shown.engineMs)}`;
-    const how = together ? "both at once, sharing the machine" : `${order[0].title} first, then ${order[1].title}, each alone`;
-    const crowd = this.crowd > (together ? 2 : 1) ? " Other requests ran at the same time, so take it with salt." : "";
-    return `${times}; ${engine}. Run ${how}; the prompt was read once before.${crowd}`;
+    const times = `${inSeconds(plain.elapsedMs)} against ${inSeconds(wager.elapsedMs)}, measured in this page`;
+    const engine = `engine steps only: ${inSeconds(plain.shown.engineMs)} against ${inSeconds(wager.shown.engineMs)}`;
+    const how = together ? "both at the same time, sharing the machine" : `${order[0].title} first, then ${order[1].title}, each alone`;
+    const others = this.maxRunning > (together ? 2 : 1) ? " Other requests ran at the same time, so the times are less reliable." : "";
+    return `${times}; ${engine}. Run ${how}; the prompt was processed once before.${others}`;
   }
 
   #broken(stopped, error) {
     for (const lane of this.lanes) {
       if (lane.shown?.node.dataset.state !== "done") lane.shown?.end(stopped ? "stopped" : "failed");
     }
-    if (stopped) this.#say("Stopped.", "Press Race to begin again.");
-    else this.#say("The race was called off.", error.message);
+    if (stopped) this.#say("Stopped.", "Press Race to start again.");
+    else this.#say("The race failed.", error.message);
   }
 
   #say(title, sentence, detail = "") {
@@ -183,7 +183,7 @@ export class Race {
     );
   }
 
-  // Shows both records together, each at the pace at which it came.
+  // Replays both recorded runs together, each at its real speed.
   async replay() {
     if (this.busy) return;
     const abort = (this.abort = new AbortController());
@@ -209,17 +209,17 @@ export class Race {
 }
 
 export function verdict(ratio) {
-  if (Math.abs(ratio - 1) < A_TIE) return "Neither was faster.";
+  if (Math.abs(ratio - 1) < TIE) return "Neither was faster.";
   return ratio > 1 ? `Wager was ${ratio.toFixed(2)}× as fast.` : `Wager took ${(1 / ratio).toFixed(2)}× as long.`;
 }
 
-// Whether both wrote the same, token for token, or where they part.
+// Says whether both texts are identical, or where they differ.
 export function sameness(one, other) {
   const [a, b] = [one, other].map((shown) => shown.tokens.map((token) => token.text));
   const at = a.findIndex((text, index) => text !== b[index]);
   if (at < 0 && a.length === b.length) return `The same ${a.length} tokens, token for token.`;
   const where = at < 0 ? a.length : at;
-  return `The texts part after ${where} tokens: two scores there are nearer than rounding can tell apart.`;
+  return `The texts differ after ${where} tokens: two scores there are closer than the rounding error.`;
 }
 
 async function drain(chunks) {

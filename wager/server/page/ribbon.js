@@ -1,12 +1,12 @@
-// The ribbon under an answer: one column a step, its bet as a frame, what stood of it filled. Draws; it decides nothing.
+// The chart below an answer: one column per step; the outline is the bet, the filled part the accepted guesses.
 
 import { svg } from "./dom.js";
 
 const HEIGHT = 26;
 const WIDEST = 7;
 
-// Steps from tokens in the order they were emitted: guesses of rising depth, ended by the target's own token. A step
-// whose last token was cut off, by a stop or a length limit, ends where the depth falls back.
+// Groups emitted tokens into steps: guesses of increasing depth, followed by the target's own token. If a stop string or
+// the token limit removed the last token of a step, the step ends where the depth decreases.
 export function stepsOf(tokens) {
   const steps = [];
   let step = null;
@@ -37,7 +37,7 @@ export function ribbon(tokens, width) {
   return svg(
     "svg",
     { class: "ribbon", width: Math.ceil(steps.length * pitch), height: HEIGHT, role: "img", "aria-label": label },
-    svg("title", {}, `${label}. Each column is a step: the frame is the bet, the filled part what stood.`),
+    svg("title", {}, `${label}. Each column is a step: the outline is the bet, the filled part the accepted guesses.`),
     ...marks,
   );
 }
@@ -49,6 +49,6 @@ function columnOf(step, x, width, unit) {
   return [
     svg("rect", { x, y: HEIGHT - 1.5, width, height: 1.5, class: "base" }),
     ...(step.bet ? [column(step.bet * unit, "bet")] : []),
-    ...(step.accepted ? [column(step.accepted * unit, "stood")] : []),
+    ...(step.accepted ? [column(step.accepted * unit, "accepted")] : []),
   ];
 }

@@ -1,11 +1,11 @@
-// The settings under the prompt: reads them, keeps them consistent, and turns them into requests. The policy is the
-// server's and is changed there at once; everything else goes with the next request.
+// The settings below the prompt: reads them, keeps them consistent and turns them into requests. The policy belongs to
+// the server and is changed there at once; all other settings apply to the next request.
 
 import { getJson, setKey, setPolicy } from "./api.js";
 import { byId, el } from "./dom.js";
 
 const USUAL = ["auto", "ar", "fixed:4", "fixed:8", "tree:16", "bod"];
-// Names the server lists with a letter in place of a number.
+// Numbers for policy names that the server lists with a letter as placeholder.
 const NUMBERS = { fixed: [2, 4, 8], tree: [8, 16, 32] };
 const WORDS = { ar: "ar (plain)" };
 
@@ -29,7 +29,7 @@ export class Settings {
     this.notify = notify;
     this.model = null;
     this.policy = null;
-    this.asking = 0;
+    this.pendingChanges = 0;
     this.#restoreKey();
     byId("temperature").addEventListener("input", () => this.#sync());
     byId("thinking").addEventListener("change", () => this.#sync());
@@ -41,17 +41,17 @@ export class Settings {
     this.#sync();
   }
 
-  // What the server says of itself. Raises Problem.
-  async learn() {
+  // Reads the model name and the policies of the server. Throws Problem.
+  async readServer() {
     const [models, props] = await Promise.all([getJson("v1/models"), getJson("props")]);
     this.model = models.data?.[0]?.id ?? null;
     byId("policy").disabled = props.policy_may_change === false;
     if (Array.isArray(props.policies) && props.policies.length) this.#listPolicies(expandPolicies(props.policies));
   }
 
-  // The policy in force, as the live figures tell it; someone else may have changed it.
+  // Shows the current policy of the server, which another client may have changed.
   follow(policy) {
-    if (!policy || this.asking || policy === this.policy) return;
+    if (!policy || this.pendingChanges || policy === this.policy) return;
     this.policy = policy;
     this.#listPolicies([]);
     byId("policy").value = policy;
@@ -68,12 +68,12 @@ export class Settings {
     return byId("kind").value;
   }
 
-  // How the guessing side of a race guesses.
-  get guessing() {
+  // The speculation mode of the Wager lane in a race.
+  get raceMode() {
     return byId("mode").value === "fixed" ? "fixed" : "auto";
   }
 
-  // A request without its prompt. `mode` overrides what is set for guessing.
+  // A request without its prompt. `mode` overrides the speculation setting.
   request(mode = null) {
     return {
       ...(this.model ? { model: this.model } : {}),
@@ -89,7 +89,7 @@ export class Settings {
     return mode === "fixed" ? { mode, nodes: wholeNumber("nodes") } : { mode };
   }
 
-  // Left as usual, the model's own template decides.
+  // With the model default the chat template decides.
   #thinking() {
     const how = byId("thinking").value;
     if (how === "usual") return {};
@@ -107,15 +107,15 @@ export class Settings {
 
   async #changePolicy(name) {
     const before = this.policy;
-    this.asking += 1;
+    this.pendingChanges += 1;
     try {
       this.policy = (await setPolicy(name)).policy ?? name;
       this.notify(null);
     } catch (problem) {
-      this.notify(`The policy stays as it is. ${problem.message}`);
+      this.notify(`The policy was not changed. ${problem.message}`);
       this.policy = before;
     } finally {
-      this.asking -= 1;
+      this.pendingChanges -= 1;
     }
     if (this.policy) byId("policy").value = this.policy;
   }
@@ -133,7 +133,7 @@ export class Settings {
     try {
       byId("key").value = sessionStorage.getItem("wager-key") ?? "";
     } catch {
-      // Without storage the key lives as long as the page.
+      // Without storage the key is lost when the page is closed.
     }
     setKey(byId("key").value);
   }
@@ -143,7 +143,7 @@ export class Settings {
     try {
       sessionStorage.setItem("wager-key", value.trim());
     } catch {
-      // As above.
+      // Storage can be blocked: see above.
     }
   }
 }

@@ -1,5 +1,5 @@
-// Reads a stream of server-sent events from a fetch response. Unlike EventSource it can carry an API key and a body,
-// and it says how a stream ended. Knows nothing of what the events mean.
+// Reads server-sent events from a fetch response. Unlike EventSource, fetch can send an API key and a body, and the
+// caller learns how the stream ended. It does not know what the events mean.
 
 const LONGEST_EVENT = 4_000_000;
 

@@ -1,29 +1,29 @@
-// Text as coloured tokens: one span per token, a tip on hover, focus or touch, and arrow keys that walk from token to
-// token. Knows how a token looks, not where it came from.
+// Shows text as coloured tokens: one span per token, a tooltip on hover, focus or touch, and arrow keys that move from
+// token to token.
 
 import { byId, el, touches } from "./dom.js";
 
-const ORIGINS = { target: "Target’s own", guess: "Accepted guess", forced: "Forced close" };
+const ORIGINS = { target: "Target’s own token", guess: "Accepted guess", forced: "Forced close" };
 const known = new WeakMap();
 
-// A place for tokens. `label` is what a screen reader says of it.
+// An element for tokens. `label` is its name for screen readers.
 export class TokenText {
   constructor(label, mono = false) {
     this.node = el("div", {
       class: mono ? "tokens mono" : "tokens",
       tabindex: 0,
       role: "group",
-      "aria-label": `${label}. Left and right arrow keys walk through its tokens.`,
+      "aria-label": `${label}. The left and right arrow keys move through its tokens.`,
       onkeydown: (event) => walk(event, this.node),
     });
     this.length = 0;
   }
 
   plain(text) {
-    this.node.append(el("span", { class: "given" }, text));
+    this.node.append(el("span", { class: "prompt-text" }, text));
   }
 
-  // A piece of shown text; `mark` draws it as a sign rather than as prose.
+  // Appends a piece of text; `mark` shows it as a symbol.
   add(piece, stepMs, mark = false) {
     const { token, text } = piece;
     const origin = token && token.origin in ORIGINS ? token.origin : "unknown";
@@ -54,13 +54,13 @@ function walk(event, node) {
   event.preventDefault();
 }
 
-// What the tip says of a token, as a title and pairs.
+// The content of the tooltip: a title and pairs of name and value.
 export function describe(token) {
   const facts = [["token", JSON.stringify(token.text ?? token.shown)]];
   if (token.origin !== "forced") facts.push(["bet", `${token.bet} ${token.bet === 1 ? "guess" : "guesses"}`]);
   if (token.origin === "guess") facts.push(["depth", String(token.depth)]);
   if (typeof token.confidence === "number") facts.push(["confidence", `${Math.round(token.confidence * 100)} %`]);
-  if (typeof token.stepMs === "number") facts.push(["step took", `${token.stepMs.toFixed(1)} ms`]);
+  if (typeof token.stepMs === "number") facts.push(["step time", `${token.stepMs.toFixed(1)} ms`]);
   return { title: ORIGINS[token.origin] ?? "Token", facts };
 }
 
@@ -90,7 +90,7 @@ export function hide() {
   byId("tip").hidden = true;
 }
 
-// One set of listeners serves all tokens of the page.
+// All tokens of the page share these listeners.
 export function watchTokens() {
   const tokenOf = (event) => event.target.closest?.(".tok[tabindex]");
   document.addEventListener("pointerover", (event) => {

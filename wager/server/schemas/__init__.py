@@ -1,6 +1,5 @@
-"""Bodies of requests, one file per dialect: which fields exist, of which types, and which are refused.
+"""Request bodies, one file per API: which fields exist, their types, and which fields are refused.
 
-Fields that change the answer are honoured or refused; an unknown one is refused, since it might. Those that
-clients send and that change nothing are listed as harmless. Meaning is given to them elsewhere: a dialect's
-file turns its body into an `Ask` or a `Talk`.
+Every field is supported, refused with a reason, or declared with `no_effect`. An unknown field is refused,
+because it might change the answer. The route of each API gives the fields their meaning.
 """

@@ -1,4 +1,4 @@
-"""Bodies of /v1/chat/completions and /v1/completions."""
+"""Request bodies of /v1/chat/completions, /v1/completions and the routes that generate no text."""
 
 from __future__ import annotations
 
@@ -7,9 +7,18 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from wager.server.schemas.base import Body, Part, Sampling, StreamOptions, Thinking
-
-__all__ = ["ChatBody", "ChatMessage", "CompletionBody", "Tool"]
+from wager.server.schemas.base import (
+    CACHE,
+    CLIENT,
+    STORED,
+    Body,
+    ContentPart,
+    Part,
+    Sampling,
+    StreamOptions,
+    Thinking,
+    no_effect,
+)
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
@@ -23,21 +32,21 @@ class ToolCall(Part):
     id: str | None = None
     type: Literal["function"] = "function"
     function: CalledFunction
-    index: int | None = None
+    index: int | None = no_effect("the order of the list counts")
 
 
 class ChatMessage(Part):
-    """One message. Content is text, or a list of text parts."""
+    """One message. Its content is text or a list of text parts."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[dict[str, Any]] | None = None
+    content: str | list[ContentPart] | None = None
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    refusal: str | None = None
-    annotations: list[Any] | None = None
+    refusal: str | None = no_effect("chat templates do not use it")
+    annotations: list[Any] | None = no_effect("chat templates do not use it")
     audio: None = None
     function_call: None = None
 
@@ -64,14 +73,14 @@ class NamedTool(Part):
 
 
 class JsonSchema(Part):
-    name: str | None = None
-    description: str | None = None
+    name: str | None = no_effect("the model does not see the schema")
+    description: str | None = no_effect("the model does not see the schema")
     schema_: dict[str, Any] | None = Field(None, alias="schema")
-    strict: bool | None = None
+    strict: bool | None = no_effect("the schema is always enforced")
 
 
 class ResponseFormat(Part):
-    """The form of the answer; `regex` and `lark` are Wager's own."""
+    """The form of the answer. The types `regex` and `lark` are extensions of Wager."""
 
     type: Literal["text", "json_object", "json_schema", "regex", "lark"]
     json_schema: JsonSchema | None = None
@@ -82,7 +91,7 @@ class ResponseFormat(Part):
 class Reasoning(Part):
     effort: Effort | None = None
     max_tokens: int | None = None
-    summary: str | None = None
+    summary: str | None = no_effect("the whole reasoning is returned")
 
 
 class ChatBody(Sampling):
@@ -91,10 +100,10 @@ class ChatBody(Sampling):
     refused: ClassVar[Mapping[str, str]] = {
         "functions": "use tools",
         "function_call": "use tool_choice",
-        "audio": "this model writes text only",
-        "web_search_options": "nothing is searched here",
+        "audio": "the model generates text only",
+        "web_search_options": "the server has no web search",
         "verbosity": "the model has no such setting",
-        "best_of": "choose among n yourself",
+        "best_of": "use n and select an answer in the client",
         "documents": "put them into a message",
     }
 
@@ -120,21 +129,20 @@ class ChatBody(Sampling):
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
     modalities: list[Literal["text"]] | None = None
-    # Harmless: they change nothing here.
-    user: str | None = None
-    metadata: dict[str, Any] | None = None
-    store: bool | None = None
-    service_tier: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-    prediction: dict[str, Any] | None = None
+    user: str | None = no_effect(CLIENT)
+    metadata: dict[str, Any] | None = no_effect(STORED)
+    store: bool | None = no_effect(STORED)
+    service_tier: str | None = no_effect("there is only one tier")
+    safety_identifier: str | None = no_effect(CLIENT)
+    prompt_cache_key: str | None = no_effect(CACHE)
+    prompt_cache_retention: str | None = no_effect(CACHE)
+    prediction: dict[str, Any] | None = no_effect("the drafter makes the guesses")
 
 
 class CompletionBody(Sampling):
     """/v1/completions."""
 
-    refused: ClassVar[Mapping[str, str]] = {"suffix": "the model cannot fill in"}
+    refused: ClassVar[Mapping[str, str]] = {"suffix": "the model cannot fill in the middle"}
 
     model: str | None = None
     prompt: str | list[str] | list[int] | list[list[int]]
@@ -146,13 +154,12 @@ class CompletionBody(Sampling):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
-    # Harmless.
-    user: str | None = None
-    metadata: dict[str, Any] | None = None
+    user: str | None = no_effect(CLIENT)
+    metadata: dict[str, Any] | None = no_effect(STORED)
 
 
 class TokenizeBody(Body):
-    """/tokenize: a text, or messages as the chat template puts them."""
+    """/tokenize: a text, or messages that are rendered with the chat template."""
 
     model: str | None = None
     prompt: str | None = None

@@ -1,14 +1,13 @@
-"""The page in a real browser when things go wrong, by keyboard, on a phone; and its parts one by one."""
+"""The page in a real browser: errors, keyboard, phone, and single modules."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.server import stub
-from tests.server.browser import PHONE, ask, finished, has_no_overflow, launched, visiting
+from tests.server.browser import PHONE, ask, finished, has_no_overflow, visiting
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -16,34 +15,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with launched() as one:
-        yield one
-
-
-@pytest.fixture
-def state() -> stub.State:
-    return stub.State()
-
-
-@pytest.fixture
-def url(state: stub.State) -> Iterator[str]:
-    with stub.serving(state) as address:
-        yield address
-
-
-@pytest.fixture
-def page(browser: Browser, url: str) -> Iterator[Page]:
-    with visiting(browser, url) as one:
-        yield one
-
-
-# -- trouble
+# -- errors
 
 
 @pytest.mark.parametrize("stop", ["Escape", "button"])
-def test_stopping_keeps_what_came_and_tells_the_server(browser: Browser, stop: str) -> None:
+def test_stopping_keeps_the_text_and_aborts_the_request(browser: Browser, stop: str) -> None:
     state = stub.State(step_s=0.15)
     with stub.serving(state) as url, visiting(browser, url) as page:
         ask(page, "Which plants are easy?")
@@ -61,7 +37,7 @@ def test_stopping_keeps_what_came_and_tells_the_server(browser: Browser, stop: s
         assert state.aborted == 1
 
 
-def test_a_new_chat_forgets_an_answer_that_still_runs(browser: Browser) -> None:
+def test_a_new_chat_drops_an_answer_that_still_runs(browser: Browser) -> None:
     state = stub.State(step_s=0.15)
     with stub.serving(state) as url, visiting(browser, url) as page:
         ask(page, "An old question")
@@ -75,41 +51,41 @@ def test_a_new_chat_forgets_an_answer_that_still_runs(browser: Browser) -> None:
 
 
 @pytest.mark.parametrize(
-    ("order", "said"),
+    ("order", "message"),
     [
         ("refuse-429", "The queue is full. Try again in 3 s."),
         ("refuse-400", "The queue is full."),
-        ("break-off", "The answer broke off"),
+        ("break-off", "The answer was interrupted"),
         ("fail-inside", "The target failed."),
     ],
 )
-def test_trouble_is_told_and_can_be_retried(browser: Browser, url: str, order: str, said: str) -> None:
+def test_an_error_is_shown_and_can_be_retried(browser: Browser, url: str, order: str, message: str) -> None:
     with visiting(browser, url, refusals=True) as page:
         ask(page, f"Please {order}")
         finished(page, "failed")
-        assert said in page.locator(".problem").inner_text()
+        assert message in page.locator(".problem").inner_text()
         page.click("text=Try again")
         finished(page, "failed")
         assert page.locator(".answer").count() == 1
-        assert page.locator(".asked").count() == 1
+        assert page.locator(".user-message").count() == 1
         ask(page, "Which plants are easy?")
         finished(page)
 
 
-def test_an_api_key_opens_the_server(browser: Browser) -> None:
+def test_an_api_key_gives_access(browser: Browser) -> None:
     with stub.serving(stub.State(api_key="sesame")) as url, visiting(browser, url, refusals=True) as page:
         assert page.locator("#status").inner_text() == "needs a key"
-        assert "Give an API key under More" in page.locator("#notice").inner_text()
+        assert "Enter an API key under More" in page.locator("#notice").inner_text()
         page.click("#more summary")
         page.fill("#key", "sesame")
         page.keyboard.press("Tab")
         page.wait_for_selector("#status[data-state=idle]")
-        page.wait_for_selector("#model:has-text('demo')")  # asked for beside the state
+        page.wait_for_selector("#model:has-text('demo')")  # it is requested separately from the state
         ask(page, "Which plants are easy?")
         finished(page)
 
 
-def test_a_server_that_goes_away_is_noticed_and_found_again(browser: Browser) -> None:
+def test_a_lost_connection_is_shown_and_restored(browser: Browser) -> None:
     with stub.serving(stub.State()) as url, visiting(browser, url, refusals=True) as page:
         page.wait_for_selector("#status[data-state=idle]")
         page.context.set_offline(True)
@@ -121,10 +97,10 @@ def test_a_server_that_goes_away_is_noticed_and_found_again(browser: Browser) ->
         finished(page)
 
 
-# -- charts, keys, small screens
+# -- charts, keyboard, small screens
 
 
-def test_charts_show_what_the_server_says(page: Page) -> None:
+def test_charts_show_the_state_of_the_server(page: Page) -> None:
     page.wait_for_selector("#live .line >> nth=3", state="attached")
     assert page.locator("#live .chart h3").all_inner_texts() == [
         "Bet size",
@@ -141,7 +117,7 @@ def test_charts_show_what_the_server_says(page: Page) -> None:
     assert "1.62×" in page.locator(".tiles").inner_text()
 
 
-def test_everything_can_be_reached_by_keyboard(page: Page) -> None:
+def test_the_keyboard_reaches_every_control(page: Page) -> None:
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.id") == "prompt"
     page.focus("#tab-chat")
@@ -162,7 +138,7 @@ def test_everything_can_be_reached_by_keyboard(page: Page) -> None:
 
 
 @pytest.mark.parametrize("view", ["chat", "race", "live"])
-def test_a_phone_needs_no_sideways_scrolling(browser: Browser, url: str, view: str) -> None:
+def test_a_phone_needs_no_horizontal_scrolling(browser: Browser, url: str, view: str) -> None:
     with visiting(browser, url, **PHONE) as page:
         page.tap("#settings-toggle")
         assert page.is_visible("#policy")
@@ -176,7 +152,7 @@ def test_a_phone_needs_no_sideways_scrolling(browser: Browser, url: str, view: s
         assert has_no_overflow(page)
 
 
-# -- the parts that can be tested alone
+# -- single modules
 
 
 ALIGNED: list[tuple[list[str], list[str], list[list[object]]]] = [
@@ -191,7 +167,7 @@ ALIGNED: list[tuple[list[str], list[str], list[list[object]]]] = [
 ]
 
 
-def test_text_finds_its_tokens(page: Page) -> None:
+def test_text_is_aligned_with_its_tokens(page: Page) -> None:
     script = """async ([tokens, shown]) => {
         const { Aligner } = await import("/page/align.js");
         const aligner = new Aligner();
@@ -203,7 +179,7 @@ def test_text_finds_its_tokens(page: Page) -> None:
         assert page.evaluate(script, [tokens, shown]) == pieces
 
 
-def test_steps_are_told_apart(page: Page) -> None:
+def test_tokens_are_grouped_into_steps(page: Page) -> None:
     groups = list(stub.scripted_steps(stub.pieces(stub.ANSWER), "auto"))
     script = """async (tokens) => (await import("/page/ribbon.js")).stepsOf(tokens)"""
     steps = page.evaluate(script, [token for group in groups for token in group])
@@ -213,10 +189,10 @@ def test_steps_are_told_apart(page: Page) -> None:
     ]
 
 
-def test_a_race_of_different_texts_says_where_they_part(page: Page) -> None:
+def test_a_race_says_where_different_texts_begin_to_differ(page: Page) -> None:
     script = """async () => {
         const { sameness } = await import("/page/race.js");
         const shown = (texts) => ({ tokens: texts.map((text) => ({ text })) });
         return [sameness(shown(["a", "b"]), shown(["a", "c"])), sameness(shown(["a"]), shown(["a", "b"]))];
     }"""
-    assert ["after 1 tokens" in said for said in page.evaluate(script)] == [True, True]
+    assert ["after 1 tokens" in message for message in page.evaluate(script)] == [True, True]

@@ -1,4 +1,4 @@
-"""Health, models, tokens, settings, metrics, the live state and the policy."""
+"""The routes that generate no text: health, models, tokenizer, settings, metrics, state, policy, page."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.server.harness import Served, served, wait_until
 from wager.server.app import PAGE
 
-ASK = {"prompt": "The quick brown fox", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+REQUEST = {"prompt": "The quick brown fox", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
 
 
 def test_health_and_models(http: httpx.Client) -> None:
@@ -22,7 +22,7 @@ def test_health_and_models(http: httpx.Client) -> None:
     assert http.get("/v1/models/other").status_code == 404
 
 
-def test_tokens_there_and_back(http: httpx.Client) -> None:
+def test_tokenize_and_detokenize(http: httpx.Client) -> None:
     found = http.post("/tokenize", json={"prompt": "naïve 😀", "return_token_strs": True}).json()
     assert found["count"] == len(found["tokens"]) == len(found["token_strs"])
     assert http.post("/detokenize", json={"tokens": found["tokens"]}).json() == {"prompt": "naïve 😀"}
@@ -38,15 +38,15 @@ def test_tokens_there_and_back(http: httpx.Client) -> None:
 
 def test_props_show_values_and_sources(http: httpx.Client) -> None:
     found = http.get("/props").json()
-    assert found["settings"]["scheduler.max_rows"] == {"value": 8, "source": "given"}
+    assert found["settings"]["scheduler.max_rows"] == {"value": 8, "source": "flag --max-rows"}
     assert found["settings"]["server.host"] == {"value": "127.0.0.1", "source": "default"}
     assert "auto" in found["policies"] and found["policy"] == "auto"
     assert found["engine"]["model_type"] == "qwen3"
 
 
-def test_metrics_are_readable_and_named_alike(http: httpx.Client) -> None:
-    http.post("/v1/completions", json=ASK).raise_for_status()
-    http.get("/no/such/place")
+def test_metrics_can_be_parsed_and_share_a_prefix(http: httpx.Client) -> None:
+    http.post("/v1/completions", json=REQUEST).raise_for_status()
+    http.get("/no/such/path")
     families = {one.name: one for one in text_string_to_metric_families(http.get("/metrics").text)}
     assert all(name.startswith("wager_") for name in families)
     wanted = (
@@ -58,13 +58,13 @@ def test_metrics_are_readable_and_named_alike(http: httpx.Client) -> None:
     )
     assert {f"wager_{name}" for name in wanted.split()} <= set(families)
     labels = {sample.labels.get("path") for sample in families["wager_http_requests"].samples}
-    assert "/v1/completions" in labels and "other" in labels and "/no/such/place" not in labels
+    assert "/v1/completions" in labels and "other" in labels and "/no/such/path" not in labels
     stages = {sample.labels["stage"] for sample in families["wager_stage_seconds"].samples}
     assert {"plan", "verify", "learn"} <= stages
 
 
 def test_the_state_and_its_stream(http: httpx.Client) -> None:
-    http.post("/v1/completions", json=ASK).raise_for_status()
+    http.post("/v1/completions", json=REQUEST).raise_for_status()
     state = http.get("/wager/state").json()
     names = (
         "t running waiting max_rows pages_used pages_total tokens_per_s tokens_per_step bet_mean "
@@ -78,21 +78,21 @@ def test_the_state_and_its_stream(http: httpx.Client) -> None:
     assert [set(json.loads(line.removeprefix("data: "))) for line in events] == [set(state)] * 2
 
 
-def test_the_policy_changes_while_it_runs(speaker: Path) -> None:
-    with served(speaker) as own, own.client() as client:
+def test_the_policy_can_be_changed_while_the_server_runs(speaker: Path) -> None:
+    with served(speaker) as running, running.client() as client:
         texts = []
         for name in ("ar", "fixed:3", "auto"):
             assert client.post("/wager/policy", json={"policy": name}).json() == {"policy": name}
             assert client.get("/wager/state").json()["policy"] == name
-            texts.append(client.post("/v1/completions", json=ASK).json()["choices"][0]["text"])
+            texts.append(client.post("/v1/completions", json=REQUEST).json()["choices"][0]["text"])
         assert len(set(texts)) == 1
         assert client.post("/wager/policy", json={"policy": "fixed:x"}).status_code == 400
         assert client.get("/wager/state").json()["policy"] == "auto"
 
 
-def test_strangers_cannot_change_the_policy(speaker: Path) -> None:
-    """Bound to all addresses and without keys."""
-    with served(speaker, host="0.0.0.0") as own, own.client() as client:
+def test_the_policy_of_an_open_server_cannot_be_changed(speaker: Path) -> None:
+    """An open server listens on all addresses and has no keys."""
+    with served(speaker, host="0.0.0.0") as running, running.client() as client:
         assert client.post("/wager/policy", json={"policy": "ar"}).status_code == 403
         assert client.get("/props").json()["policy_may_change"] is False
 
@@ -107,20 +107,20 @@ def test_the_openapi_document(http: httpx.Client) -> None:
     assert http.get("/docs").status_code == 404
 
 
-def test_cors_is_off_unless_asked_for(http: httpx.Client, speaker: Path) -> None:
+def test_cors_is_off_by_default(http: httpx.Client, speaker: Path) -> None:
     origin = {"origin": "https://example.org"}
     assert "access-control-allow-origin" not in http.get("/health", headers=origin).headers
-    with served(speaker, cors_origin="https://example.org") as own, own.client() as client:
+    with served(speaker, cors_origin="https://example.org") as running, running.client() as client:
         found = client.get("/health", headers=origin).headers
         assert found["access-control-allow-origin"] == "https://example.org"
         other = client.get("/health", headers={"origin": "https://other.example"}).headers
         assert "access-control-allow-origin" not in other
-        asked = {**origin, "access-control-request-method": "POST"}
-        assert client.options("/v1/completions", headers=asked).status_code == 200
+        preflight = {**origin, "access-control-request-method": "POST"}
+        assert client.options("/v1/completions", headers=preflight).status_code == 200
 
 
-@pytest.mark.skipif(not (PAGE / "index.html").is_file(), reason="the page is not there")
-def test_the_page_asks_for_nothing_elsewhere(http: httpx.Client) -> None:
+@pytest.mark.skipif(not (PAGE / "index.html").is_file(), reason="the page is not installed")
+def test_the_page_loads_nothing_from_other_servers(http: httpx.Client) -> None:
     page = http.get("/")
     assert page.status_code == 200 and "default-src 'self'" in page.headers["content-security-policy"]
     for address in re.findall(r'(?:src|href)="([^"#]+)"', page.text):
@@ -129,14 +129,14 @@ def test_the_page_asks_for_nothing_elsewhere(http: httpx.Client) -> None:
             assert http.get(address).status_code == 200
 
 
-def test_the_access_line(server: Served, caplog: pytest.LogCaptureFixture, speaker: Path) -> None:
+def test_the_access_log(server: Served, caplog: pytest.LogCaptureFixture, speaker: Path) -> None:
     headers = {"x-api-key": "secret-key", "x-request-id": "abc-1"}
     with (
-        served(speaker, access_log=True, api_key="secret-key") as own,
+        served(speaker, access_log=True, api_key="secret-key") as running,
         caplog.at_level("INFO", "wager.access"),
-        own.client(headers=headers) as client,
+        running.client(headers=headers) as client,
     ):
-        response = client.post("/v1/completions?token=hidden", json=ASK)
+        response = client.post("/v1/completions?token=hidden", json=REQUEST)
         assert response.headers["x-request-id"] == "abc-1"
         client.get("/nowhere", headers={"x-request-id": "bad id!"})
         wait_until(lambda: sum(record.name == "wager.access" for record in caplog.records) == 2)
@@ -149,7 +149,7 @@ def test_the_access_line(server: Served, caplog: pytest.LogCaptureFixture, speak
 
 
 @pytest.mark.parametrize("path", ["/", "/page/app.js", "/page/style.css"])
-def test_the_page_keeps_to_itself(http: httpx.Client, path: str) -> None:
+def test_the_page_has_security_headers(http: httpx.Client, path: str) -> None:
     headers = http.get(path).headers
     assert "default-src 'self'" in headers["content-security-policy"]
     assert "unsafe" not in headers["content-security-policy"]
