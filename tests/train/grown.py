@@ -10,10 +10,11 @@ from torch import Tensor
 from tests.nn.tiny import SHAPE, save_drafter, save_target
 from wager.kvcache.pool import KVPool
 from wager.nn.batch import BlockBatch, BlockRow, PassBatch, PassRow
-from wager.nn.models import load_target
+from wager.nn.models import dflash_spec, load_target, qwen3
 from wager.nn.models.decoder import Decoder
-from wager.nn.models.dflash import DFlash, load_drafter
-from wager.train.grow import GrowthPlan, SmallPair, load_grown_drafter, load_grown_target
+from wager.nn.models.dflash import DFlash, load_drafter, read_weights
+from wager.nn.models.tensors import read_decoder
+from wager.train.grow import GrowthPlan, SmallPair, reader_of
 from wager.train.grow_shape import LayerShape
 
 VOCAB, HIDDEN = SHAPE["vocab_size"], SHAPE["hidden_size"]
@@ -64,7 +65,14 @@ def load_small(pair: SmallPair, dtype: torch.dtype = torch.float64) -> Networks:
 
 
 def load_grown(plan: GrowthPlan) -> Networks:
-    return Networks(load_grown_target(plan, layout="out_in"), load_grown_drafter(plan, layout="out_in"))
+    """Builds the grown pair without files."""
+    assert plan.drafter is not None
+    target = qwen3.read_spec(plan.target.config)
+    drafter = dflash_spec.read_spec(plan.drafter.config)
+    return Networks(
+        Decoder(target, read_decoder(reader_of(plan.target, plan), target), "out_in"),
+        DFlash(drafter, read_weights(reader_of(plan.drafter, plan), drafter), "out_in"),
+    )
 
 
 class Seen(NamedTuple):

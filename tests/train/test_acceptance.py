@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.nn.fused import fused_drafter
 from tests.train.pair import VOCAB, Face, make_net, make_teacher
 from wager.draft.base import DraftRow, KeptTokens, PoolShape, Proposal
 from wager.draft.block import BlockDrafter, BlockOptions
@@ -25,7 +26,7 @@ def proposals(rows: Rows, row: int) -> list[Proposal]:
     """What the drafter proposes at every output position of a row, as the engine would run it."""
     teacher = make_teacher()
     face, noise = Face(teacher), NoiseSource(VOCAB, dtype=torch.float64)
-    drafter = BlockDrafter(make_net().to_inference("out_in"), face, PoolShape(16, PAGE), BlockOptions())
+    drafter = BlockDrafter(fused_drafter(make_net()), face, PoolShape(16, PAGE), BlockOptions())
     features, _ = teacher.observe(rows.tokens)
     tokens, pages = rows.tokens[row].tolist(), list(range(16))
     found, kept = [], 0
@@ -34,7 +35,7 @@ def proposals(rows: Rows, row: int) -> list[Proposal]:
         drafter.keep([KeptTokens("row", kept, features[row, kept:root], pages)])
         kept = root
         asked = DraftRow("row", tokens[: root + 1], 1, pages, rows.temperature, rows.seeds[row])
-        (proposal,) = drafter.draft([asked], noise)
+        (proposal,) = drafter.propose([asked], noise)
         assert proposal is not None
         found.append(proposal)
     return found

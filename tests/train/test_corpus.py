@@ -16,10 +16,10 @@ from wager.text.chat import ChatTemplate
 from wager.train.corpus import (
     Record,
     TokenCorpus,
-    pieces,
     read_corpus,
     read_records,
     split_heldout,
+    split_long_text,
     tokenize,
 )
 
@@ -106,7 +106,7 @@ def test_a_chat_is_rendered_whole_and_up_to_its_answer(tmp_path: Path) -> None:
         Record("[user]hi", "chat", "MIT", prompt="[user]hi[assistant]"),
         Record("[assistant]yes", "chat", "MIT"),
     ]
-    with pytest.raises(InputError, match=r"chats\.jsonl, line 1: is a chat, but the model has no chat templ"):
+    with pytest.raises(InputError, match=r"chats\.jsonl, line 1: this is a chat, but the model has no"):
         list(read_records(path))
 
 
@@ -142,19 +142,19 @@ def test_files_are_read_together_with_their_licences(tmp_path: Path) -> None:
 
 def test_long_texts_are_cut_at_line_ends() -> None:
     text = "one\ntwo two\n" + "x" * 25 + "\nend"
-    found = list(pieces(Record(text, "k", "MIT"), 10))
+    found = list(split_long_text(Record(text, "k", "MIT"), 10))
     assert "".join(piece.text for piece in found) == text
     assert [piece.text for piece in found][:3] == ["one\n", "two two\n", "x" * 10]
     assert all(len(piece.text) <= 10 and piece.licence == "MIT" for piece in found)
     assert [piece.is_whole for piece in found] == [False] * (len(found) - 1) + [True]
     chat = Record(text, prompt="p")
-    assert list(pieces(chat, 10)) == [chat]
+    assert list(split_long_text(chat, 10)) == [chat]
 
 
 @given(text=st.text(alphabet="ab \n", max_size=80), most=st.integers(1, 20))
 @settings(deadline=None, max_examples=100)
 def test_pieces_are_the_text(text: str, most: int) -> None:
-    found = list(pieces(Record(text), most))
+    found = list(split_long_text(Record(text), most))
     assert "".join(piece.text for piece in found) == text
     assert all(len(piece.text) <= most for piece in found)
     assert all(piece.text for piece in found) or not text
@@ -169,7 +169,7 @@ def test_a_part_of_every_kind_is_held_out() -> None:
     assert split_heldout(records, 0.1, seed=2).heldout != split.heldout
     alone = split_heldout([*records, Record("only", "w")], 0.1, seed=1)
     assert Record("only", "w") in alone.training
-    with pytest.raises(InputError, match="too short to learn from"):
+    with pytest.raises(InputError, match="too short for training"):
         split_heldout(records[:1], 0.5, 1)
     with pytest.raises(InputError, match="holds no text"):
         split_heldout([Record("")], 0.5, 1)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch import Tensor
 
+from tests.nn.fused import fused_drafter
 from tests.train.pair import LAYERS, MASK, VOCAB, make_net, make_teacher
 from wager.errors import ConfigError, InputError
 from wager.kvcache.pool import KVPool
@@ -20,9 +21,9 @@ from wager.nn.models.dflash_net import DFlashNet
 from wager.nn.models.dflash_spec import read_spec
 from wager.train.drafter import (
     Blocks,
+    BlockSampling,
     DrafterShape,
     HFTeacher,
-    Lesson,
     block_loss,
     block_mask,
     build_drafter,
@@ -49,8 +50,8 @@ def seeded(seed: int) -> torch.Generator:
 @settings(deadline=None, max_examples=30)
 def test_the_mask_is_its_definition(seed: int, rows: int, anchors: int, block: int, extra: int) -> None:
     length = block + extra
-    lesson = Lesson(anchors=anchors, shortest=2, full_share=0.4, most_known=4, one_known_share=0.5)
-    blocks = cut_blocks(rows, length, block, lesson, seeded(seed))
+    sampling = BlockSampling(anchors=anchors, shortest=2, full_share=0.4, most_known=4, one_known_share=0.5)
+    blocks = cut_blocks(rows, length, block, sampling, seeded(seed))
     mask = block_mask(blocks, length, block)
     assert mask.shape == (rows, 1, anchors * block, length + anchors * block)
     for row in range(rows):
@@ -70,8 +71,10 @@ def test_the_mask_is_its_definition(seed: int, rows: int, anchors: int, block: i
 @settings(deadline=None, max_examples=60)
 def test_blocks_lie_inside_their_rows(seed: int, block: int, extra: int, most_known: int) -> None:
     length = block + extra
-    lesson = Lesson(anchors=50, shortest=2, full_share=0.5, most_known=most_known, one_known_share=0.3)
-    starts, lengths, known = cut_blocks(3, length, block, lesson, seeded(seed))
+    sampling = BlockSampling(
+        anchors=50, shortest=2, full_share=0.5, most_known=most_known, one_known_share=0.3
+    )
+    starts, lengths, known = cut_blocks(3, length, block, sampling, seeded(seed))
     assert starts.shape == lengths.shape == known.shape == (3, 50)
     assert int(starts.min()) >= 1 and int((starts + block).max()) <= length
     assert int(lengths.min()) >= 2 and int(lengths.max()) <= block
@@ -79,8 +82,8 @@ def test_blocks_lie_inside_their_rows(seed: int, block: int, extra: int, most_kn
 
 
 def test_cutting_has_the_stated_shares() -> None:
-    lesson = Lesson(anchors=20_000, shortest=4, full_share=0.6, most_known=7, one_known_share=0.7)
-    starts, lengths, known = cut_blocks(1, 60, 16, lesson, seeded(0))
+    sampling = BlockSampling(anchors=20_000, shortest=4, full_share=0.6, most_known=7, one_known_share=0.7)
+    starts, lengths, known = cut_blocks(1, 60, 16, sampling, seeded(0))
     assert set(starts.flatten().tolist()) == set(range(1, 44))
     assert set(lengths.flatten().tolist()) == set(range(4, 17))
     assert set(known.flatten().tolist()) == set(range(1, 8))
@@ -92,15 +95,15 @@ def test_cutting_has_the_stated_shares() -> None:
 
 def test_lessons_that_cannot_be_given_are_refused() -> None:
     with pytest.raises(InputError, match="rows of 9 tokens, too short for blocks of 8"):
-        cut_blocks(1, 9, 8, Lesson(), seeded(0))
+        cut_blocks(1, 9, 8, BlockSampling(), seeded(0))
     with pytest.raises(ConfigError, match="shortest"):
-        cut_blocks(1, 40, 8, Lesson(shortest=1), seeded(0))
+        cut_blocks(1, 40, 8, BlockSampling(shortest=1), seeded(0))
 
 
 def through_pools(net: DFlashNet, teacher: HFTeacher, tokens: Tensor, blocks: Blocks) -> Tensor:
     """Scores [length - known, vocab] of one block, by the drafter that runs at decoding time."""
     start, length, known = (int(part) for part in blocks)
-    drafter = net.to_inference("out_in")
+    drafter = fused_drafter(net)
     pool, pages = KVPool(drafter.pool_spec(12, 4)), list(range(12))
     features, _ = teacher.observe(tokens[None])
     context = features[0, :start]
@@ -117,8 +120,10 @@ def through_pools(net: DFlashNet, teacher: HFTeacher, tokens: Tensor, blocks: Bl
 def test_the_loss_of_one_block_is_what_the_running_drafter_gives(seed: int, soft: float) -> None:
     net, teacher = make_net(), make_teacher()
     tokens = torch.randint(0, VOCAB, (LENGTH,), generator=seeded(seed + 50))
-    lesson = Lesson(anchors=1, shortest=3, full_share=0.3, most_known=4, one_known_share=0.3, soft=soft)
-    blocks = cut_blocks(1, LENGTH, BLOCK, lesson, seeded(seed))
+    sampling = BlockSampling(
+        anchors=1, shortest=3, full_share=0.3, most_known=4, one_known_share=0.3, soft=soft
+    )
+    blocks = cut_blocks(1, LENGTH, BLOCK, sampling, seeded(seed))
     start, length, known = (int(part) for part in blocks)
     scores = through_pools(net, teacher, tokens, blocks).log_softmax(dim=1)
     target = teacher.observe(tokens[None])[1][0].softmax(dim=1)
@@ -127,9 +132,9 @@ def test_the_loss_of_one_block_is_what_the_running_drafter_gives(seed: int, soft
         place = start + known + depth - 1
         own = scores[depth - 1]
         loss = -(1 - soft) * float(own[tokens[place]]) - soft * float(target[place - 1] @ own)
-        weight = math.exp(-(depth - 1) / lesson.fade)
+        weight = math.exp(-(depth - 1) / sampling.fade)
         total, weights = total + weight * loss, weights + weight
-    got = block_loss(net, teacher, tokens[None], lesson, seeded(seed))
+    got = block_loss(net, teacher, tokens[None], sampling, seeded(seed))
     assert got.item() == pytest.approx(total / weights, rel=1e-5)
 
 
@@ -137,8 +142,8 @@ def test_blocks_of_a_batch_do_not_disturb_each_other() -> None:
     """With one weight for all, the loss of many blocks is the mean over the places they are asked for."""
     net, teacher = make_net(), make_teacher()
     tokens = torch.randint(0, VOCAB, (2, LENGTH), generator=seeded(1))
-    lesson = Lesson(anchors=3, shortest=3, full_share=0.3, one_known_share=0.5, fade=1e9, soft=0.0)
-    blocks = cut_blocks(2, LENGTH, BLOCK, lesson, seeded(2))
+    sampling = BlockSampling(anchors=3, shortest=3, full_share=0.3, one_known_share=0.5, fade=1e9, soft=0.0)
+    blocks = cut_blocks(2, LENGTH, BLOCK, sampling, seeded(2))
     found = []
     for row in range(2):
         for anchor in range(3):
@@ -147,14 +152,14 @@ def test_blocks_of_a_batch_do_not_disturb_each_other() -> None:
             scores = through_pools(net, teacher, tokens[row], own).log_softmax(dim=1)
             wanted = tokens[row, start + known : start + length]
             found.append(-scores.gather(1, wanted[:, None])[:, 0])
-    got = block_loss(net, teacher, tokens, lesson, seeded(2))
+    got = block_loss(net, teacher, tokens, sampling, seeded(2))
     assert got.item() == pytest.approx(float(torch.cat(found).mean()), rel=1e-5)
 
 
 def test_only_the_drafter_learns() -> None:
     net, teacher = make_net(), make_teacher()
     tokens = torch.randint(0, VOCAB, (2, LENGTH), generator=seeded(1))
-    block_loss(net, teacher, tokens, Lesson(anchors=4), seeded(2)).backward()
+    block_loss(net, teacher, tokens, BlockSampling(anchors=4), seeded(2)).backward()
     assert all(weight.grad is not None for weight in net.parameters())
     assert all(weight.grad is None for weight in teacher.model.parameters())
 
@@ -183,8 +188,8 @@ def test_layers_are_spread_over_the_target() -> None:
 def test_a_saved_drafter_is_the_one_that_was_trained(tmp_path: Path, full_share: float) -> None:
     teacher = make_teacher()
     shape = DrafterShape(2, 72, 4, 2, 16, BLOCK, LAYERS)
-    lesson = Lesson(full_share=full_share, most_known=3)
-    config = drafter_config(shape, teacher.model.config, MASK, lesson)
+    sampling = BlockSampling(full_share=full_share, most_known=3)
+    config = drafter_config(shape, teacher.model.config, MASK, sampling)
     net = build_drafter(config, seed=4)
     same = build_drafter(config, seed=4).state_dict()
     assert all(torch.equal(weight, same[name]) for name, weight in net.state_dict().items())

@@ -31,7 +31,7 @@ from wager.nn.models.dflash import load_drafter
 from wager.pairs import DEMO_FOLDER
 from wager.records import SamplingParams
 from wager.train import grow
-from wager.train.grow import SmallPair, grow_state, grown_from, is_grown, plan_growth, write_pair
+from wager.train.grow import SmallPair, grown_from, plan_growth, reader_of, write_pair
 from wager.train.grow_shape import LayerShape, PairShape
 
 MEDIUM = (
@@ -177,7 +177,7 @@ def test_a_pair_may_stay_as_it_is(pairs: dict[str, SmallPair]) -> None:
     plan = plan_growth(pairs["plain"], "layers=3", torch.float32)
     assert plan.big == plan.small and plan.target.config["rms_norm_eps"] == pytest.approx(1e-6)
     want = load_file(pairs["plain"].target / "model.safetensors")
-    for name, tensor in grow_state(plan.target, plan):
+    for name, tensor in reader_of(plan.target, plan).tensors():
         assert torch.equal(tensor, want[name])
 
 
@@ -187,8 +187,6 @@ def test_a_target_grows_alone(pairs: dict[str, SmallPair], tmp_path: Path) -> No
     assert plan.drafter is None and plan.num_bytes == 2 * plan.target.num_parameters
     with pytest.raises(ConfigError, match="no drafter"):
         plan_growth(alone, "draft_layers=9")
-    with pytest.raises(ModelError, match="without a drafter"):
-        grow.load_grown_drafter(plan)
     write_pair(plan_growth(alone, "hidden=64"), tmp_path / "out")
     assert not (tmp_path / "out" / "drafter").exists()
 
@@ -206,7 +204,7 @@ def test_weights_are_such_as_models_have(pairs: dict[str, SmallPair]) -> None:
     """Finite, not tiny, and zero only where a part must not be heard."""
     plan = plan_growth(pairs["plain"], MEDIUM, torch.bfloat16)
     tiny, used = torch.finfo(torch.bfloat16).tiny, plan.target.growth.layers
-    for name, tensor in grow_state(plan.target, plan):
+    for name, tensor in reader_of(plan.target, plan).tensors():
         size = tensor.abs()
         assert torch.isfinite(tensor).all() and ((size == 0) | (size >= tiny)).all()
         layer = int(name.split(".")[2]) if ".layers." in name else None
@@ -221,11 +219,12 @@ def test_weights_are_such_as_models_have(pairs: dict[str, SmallPair]) -> None:
 
 def test_a_seed_gives_the_same_weights_in_any_order(pairs: dict[str, SmallPair]) -> None:
     plan = plan_growth(pairs["plain"], MEDIUM, seed=7)
-    first = dict(grow_state(plan.target, plan))
+    first = dict(reader_of(plan.target, plan).tensors())
     reader = grow.reader_of(plan.target, plan)
     for name in reversed(first):
         assert torch.equal(reader.get(name, first[name].shape), first[name])
-    other = dict(grow_state(plan.target, plan_growth(pairs["plain"], MEDIUM, seed=8)))
+    other_plan = plan_growth(pairs["plain"], MEDIUM, seed=8)
+    other = dict(reader_of(plan.target, other_plan).tensors())
     assert not torch.equal(other["lm_head.weight"], first["lm_head.weight"])
 
 
@@ -238,7 +237,7 @@ def test_shards_hold_what_memory_holds(
     files = sorted(path.name for path in out.glob("*.safetensors"))
     assert len(files) > 3 and files == [name for name, _, count in seen if count == len(files)]
     stored = {name: one for file in files for name, one in load_file(out / file).items()}
-    made = dict(grow_state(plan.target, plan))
+    made = dict(reader_of(plan.target, plan).tensors())
     assert stored.keys() == made.keys() and all(torch.equal(stored[name], made[name]) for name in made)
     index = json.loads((out / "model.safetensors.index.json").read_text())
     assert index["metadata"]["total_size"] == sum(one.nbytes for one in made.values())
@@ -250,7 +249,7 @@ def test_a_grown_folder_says_what_it_is(tmp_path: Path) -> None:
     for name in ("tokenizer.json", "LICENSE", "README.md"):
         (pair.target / name).write_text(name)
     write_pair(plan_growth(pair, MEDIUM, seed=3), out)
-    assert is_grown(out) and is_grown(out / "drafter") and not is_grown(pair.target)
+    assert grown_from(out) and grown_from(out / "drafter") and grown_from(pair.target) is None
     found = grown_from(out)
     assert found is not None
     assert (found["hidden_size"], found["vocab_size"], found["seed"]) == (HIDDEN, VOCAB, 3)
@@ -258,7 +257,7 @@ def test_a_grown_folder_says_what_it_is(tmp_path: Path) -> None:
     assert (out / "tokenizer.json").is_file() and (out / "LICENSE").is_file()
     # The small model's card would tell of another model.
     assert not (out / "README.md").exists()
-    with pytest.raises(ModelError, match="grown model already"):
+    with pytest.raises(ModelError, match="already a grown model"):
         plan_growth(SmallPair(out), "8b")
 
 
@@ -310,8 +309,11 @@ def test_a_full_folder_or_disk_is_refused(
 def test_a_device_makes_the_same_network(pairs: dict[str, SmallPair]) -> None:
     """Random parts are the device's own; all that is heard is the same."""
     plan = plan_growth(pairs["plain"], MEDIUM, torch.float32)
-    here, there = dict(grow_state(plan.target, plan)), dict(grow_state(plan.target, plan, "cuda"))
-    again = dict(grow_state(plan.target, plan, "cuda"))
+    here, there = (
+        dict(reader_of(plan.target, plan).tensors()),
+        dict(reader_of(plan.target, plan, "cuda").tensors()),
+    )
+    again = dict(reader_of(plan.target, plan, "cuda").tensors())
     for name, tensor in there.items():
         assert tensor.device.type == "cuda" and torch.equal(tensor, again[name])
         if "o_proj" in name or "down_proj" in name:

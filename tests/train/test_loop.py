@@ -113,7 +113,7 @@ def test_a_checkpoint_of_other_settings_names_the_difference(tmp_path: Path) -> 
 
     run({"lr": 0.02, "layers": 2})
     run({"layers": 2, "lr": 0.02})
-    with pytest.raises(InputError, match=r"state\.pt is of other settings: lr was 0\.02, now 0\.1$"):
+    with pytest.raises(InputError, match=r"state\.pt has other settings: lr was 0\.02, now 0\.1$"):
         run({"lr": 0.1, "layers": 2})
     with pytest.raises(InputError, match=r"layers was 2, now unset, seed was unset, now 1"):
         run({"lr": 0.02, "seed": 1})
@@ -146,7 +146,7 @@ def test_evaluation_does_not_wait_for_a_report() -> None:
 
 def test_an_empty_corpus_and_a_lost_loss_are_named() -> None:
     net = Net()
-    with pytest.raises(InputError, match="corpus: holds no rows"):
+    with pytest.raises(InputError, match="corpus: has no rows"):
         Trainer(net, net.loss, ROWS[:0], CONFIG, CPU).run()
     with pytest.raises(InputError, match="lr: the loss became nan at update 3"):
         Trainer(net, lambda tokens, g: net.loss(tokens, g) * torch.nan, ROWS, CONFIG, CPU).run()

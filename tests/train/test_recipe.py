@@ -89,7 +89,7 @@ def test_drafters_are_planned_from_text() -> None:
     plans: list[DrafterPlan] = plan_drafters("2:auto:0.5,1:3-9:1")
     assert [plan.name for plan in plans] == ["drafter-2_auto_0.5", "drafter-1_3-9_1"]
     assert [plan.shape.layer_ids for plan in plans] == [(), (3, 9)]
-    assert [(plan.shape.num_layers, plan.lesson.soft) for plan in plans] == [(2, 0.5), (1, 1.0)]
+    assert [(plan.shape.num_layers, plan.sampling.soft) for plan in plans] == [(2, 0.5), (1, 1.0)]
     for text in ("2", "2:auto", "x:auto:0.5", "2:auto:much", ""):
         with pytest.raises(InputError, match="layers:taps:soft"):
             plan_drafters(text)

@@ -42,7 +42,7 @@ def test_the_mask_token_is_the_best_there_is(target: TargetFolder) -> None:
     assert pick_mask_token(target, 17) == (17, "asked for")
     unused = target.tokenizer.vocab_size
     assert unused < 360
-    assert pick_mask_token(target) == (unused, "an id that no word of the tokenizer has")
+    assert pick_mask_token(target) == (unused, "an id that the tokenizer does not use")
     named = with_words(target, ["a"], ["<end>", "<m>"], mask_token="<m>")
     assert pick_mask_token(named) == (1, "the tokenizer's mask token")
     padded = with_words(target, ["a", "b"], ["<end>", "<unk>", "<PAD>", "<|reserved_3|>"])

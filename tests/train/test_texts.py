@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.train.toy import Toy
 from wager.errors import InputError
 from wager.train.corpus import Record, read_corpus
-from wager.train.texts import Beginnings, Manner, Text, TextOrder, TextStore, pack_texts, write_texts
+from wager.train.texts import PromptSource, Text, TextOptions, TextOrder, TextStore, pack_texts, write_texts
 
-MANNER = Manner(text_len=48, max_prompt=20, greedy_share=0.5, temperatures=(0.5, 1.0), seed=3)
+OPTIONS = TextOptions(text_len=48, max_prompt=20, greedy_share=0.5, temperatures=(0.5, 1.0), seed=3)
 SETTINGS = {"seed": 3, "row_len": 48}
 
 
@@ -24,15 +24,15 @@ def records(toy: Toy) -> list[Record]:
 
 
 def test_orders_are_functions_of_seed_and_number(toy: Toy, records: list[Record]) -> None:
-    first = [Beginnings(records, toy.target, MANNER).at(number) for number in range(40)]
-    again = Beginnings(records, toy.target, MANNER)
+    first = [PromptSource(records, toy.target, OPTIONS).at(number) for number in range(40)]
+    again = PromptSource(records, toy.target, OPTIONS)
     assert [again.at(number) for number in reversed(range(40))] == first[::-1]
-    other = Beginnings(records, toy.target, Manner(48, 20, seed=4))
+    other = PromptSource(records, toy.target, TextOptions(48, 20, seed=4))
     assert [other.at(number) for number in range(40)] != first
 
 
 def test_orders_keep_to_their_manner(toy: Toy, records: list[Record]) -> None:
-    orders = [Beginnings(records, toy.target, MANNER).at(number) for number in range(200)]
+    orders = [PromptSource(records, toy.target, OPTIONS).at(number) for number in range(200)]
     assert all(len(order.prompt_ids) + order.num_output == 48 for order in orders)
     assert all(order.temperature == 0 or 0.5 <= order.temperature <= 1.0 for order in orders)
     assert 60 < sum(order.temperature == 0 for order in orders) < 140
@@ -46,14 +46,14 @@ def test_orders_keep_to_their_manner(toy: Toy, records: list[Record]) -> None:
 
 
 def test_nothing_to_begin_with_is_an_error(toy: Toy) -> None:
-    with pytest.raises(InputError, match="holds no beginning of 4 to 20 tokens"):
-        Beginnings([Record("a")], toy.target, MANNER).at(0)
+    with pytest.raises(InputError, match="has no prompt of 4 to 20 tokens"):
+        PromptSource([Record("a")], toy.target, OPTIONS).at(0)
     long_chat = Record("x", prompt="What is 1 plus 2? " * 40)
-    with pytest.raises(InputError, match="no beginning"):
-        Beginnings([long_chat], toy.target, MANNER).at(0)
+    with pytest.raises(InputError, match="has no prompt"):
+        PromptSource([long_chat], toy.target, OPTIONS).at(0)
     # A kind without usable texts is passed over.
     mixed = [Record("a", "short"), Record("What is 1 plus 2? It is 3.", "long")]
-    assert all(Beginnings(mixed, toy.target, MANNER).at(number).prompt_ids for number in range(4))
+    assert all(PromptSource(mixed, toy.target, OPTIONS).at(number).prompt_ids for number in range(4))
 
 
 class Counting:
@@ -92,7 +92,7 @@ def test_what_was_written_is_not_written_again(tmp_path: Path) -> None:
 def test_a_store_of_other_settings_or_torn_is_refused(tmp_path: Path) -> None:
     store = TextStore(tmp_path / "texts.npz", SETTINGS)
     store.save(WANTED)
-    with pytest.raises(InputError, match=r"texts: .*texts\.npz is of other settings: seed was 3, now 4"):
+    with pytest.raises(InputError, match=r"texts: .*texts\.npz has other settings: seed was 3, now 4"):
         TextStore(store.path, SETTINGS | {"seed": 4}).load()
     whole = store.path.read_bytes()
     for damaged in (b"torn", whole[: len(whole) // 2], b""):

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from wager.cli.train_writer import EngineWriter
-from wager.train.course import Course, Trained
+from wager.train.drafter_training import DrafterTraining, Trained
 from wager.train.loop import Progress
 from wager.train.settings import DrafterSettings, TargetSettings
-from wager.train.target_course import TargetCourse
+from wager.train.target_training import TargetTraining
 from wager.train.teacher import TargetFolder, open_target
 
 TARGET = TargetSettings(
@@ -80,16 +80,16 @@ def write_corpus(path: Path, count: int = 200, chats: bool = True) -> Path:
 
 @dataclass
 class Notes:
-    """A watcher that remembers."""
+    """A listener that remembers."""
 
     lines: list[str] = field(default_factory=list)
     texts: list[tuple[str, int, int]] = field(default_factory=list)
     reports: list[Progress] = field(default_factory=list)
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         self.lines.append(text)
 
-    def wrote(self, what: str, done: int, count: int) -> None:
+    def texts_written(self, what: str, done: int, count: int) -> None:
         self.texts.append((what, done, count))
 
     def updated(self, progress: Progress) -> None:
@@ -106,9 +106,9 @@ class Toy:
 
 def make_toy(folder: Path, updates: int = TARGET.updates) -> Toy:
     corpus = write_corpus(folder / "toy.jsonl")
-    course = TargetCourse([corpus], folder / "target", replace(TARGET, updates=updates), Notes())
-    course.prepare()
-    course.learn(course.tokenizer())
+    training = TargetTraining([corpus], folder / "target", replace(TARGET, updates=updates), Notes())
+    training.prepare()
+    training.learn(training.tokenizer())
     return Toy(corpus, open_target(folder / "target"))
 
 
@@ -117,14 +117,14 @@ def engine_writer(toy: Toy) -> EngineWriter:
     return EngineWriter(toy.target.folder, settings(), torch.device("cpu"), context=128)
 
 
-def make_course(toy: Toy, out: Path, notes: Notes | None = None, **changes: Any) -> Course:
-    """A course that has read its corpus."""
-    course = Course(toy.target, [toy.corpus], out, settings(**changes), notes or Notes())
-    course.prepare()
-    return course
+def make_course(toy: Toy, out: Path, notes: Notes | None = None, **changes: Any) -> DrafterTraining:
+    """A training that has read its corpus."""
+    training = DrafterTraining(toy.target, [toy.corpus], out, settings(**changes), notes or Notes())
+    training.prepare()
+    return training
 
 
-def run_course(course: Course, toy: Toy, stop_after: int = 0) -> Trained:
+def run_course(training: DrafterTraining, toy: Toy, stop_after: int = 0) -> Trained:
     """Every stage; with `stop_after`, interrupted behind so many updates."""
     left = [stop_after]
 
@@ -133,5 +133,5 @@ def run_course(course: Course, toy: Toy, stop_after: int = 0) -> Trained:
         return left[0] == 0
 
     with engine_writer(toy) as write:
-        rows, heldout = course.rows(write), course.heldout(write)
-    return course.learn(rows, heldout, stop)
+        rows, heldout = training.rows(write), training.heldout(write)
+    return training.learn(rows, heldout, stop)

@@ -1,9 +1,9 @@
-"""How good a drafter is: what it would offer at every position of its target's own output.
+"""The quality of a drafter: what it would offer at every position of its target's own output.
 
-One teacher pass over finished rows gives features; the drafter then drafts at every position, in chunks, and
-each depth's candidates are compared with the tokens really there. The result is a trace: tokens per step of a
-full block, acceptance by depth, and the file that `wager simulate` replays. Sampled rows use the target's own
-noise, as the drafter does at run time.
+One pass of the teacher over finished rows gives features. The drafter then drafts at every position, in
+chunks, and the candidates of each depth are compared with the actual tokens. The result is a trace: tokens
+per step of a full block, acceptance by depth, and the file that `wager simulate` replays. Sampled rows use
+the target's own noise, as the drafter does at run time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from wager.train.drafter import Teacher
 
 @dataclass(frozen=True)
 class Offered:
-    """Candidates at every position: log-probabilities [rows, positions, depths, ranks], the truth's ranks."""
+    """Candidates at every position: log-probabilities [rows, positions, depths, ranks], and the ranks of the
+    actual tokens.
+    """
 
     logprobs: npt.NDArray[np.float16]
     ranks: npt.NDArray[np.int8]
@@ -31,7 +33,7 @@ class Offered:
 
 @dataclass(frozen=True)
 class Rows:
-    """Finished rows [B, T], padded behind; each has its own prompt length and number of output tokens."""
+    """Finished rows [B, T], padded at the end; each has its own prompt length and number of output tokens."""
 
     tokens: Tensor
     num_prompt: Tensor
@@ -42,9 +44,9 @@ class Rows:
 
 @torch.no_grad()
 def offered(net: DFlashNet, teacher: Teacher, rows: Rows, num_ranks: int = 8) -> Offered:
-    """What the drafter offers at each output position, its root being the token before that position.
+    """Returns what the drafter offers at each output position; its root is the token before that position.
 
-    Depths whose token lies beyond the row are ranked -1.
+    The rank is -1 at depths whose token is beyond the row.
     """
     tokens, block = rows.tokens, net.spec.block_size
     num_rows = tokens.shape[0]
@@ -70,7 +72,9 @@ def offered(net: DFlashNet, teacher: Teacher, rows: Rows, num_ranks: int = 8) ->
 
 
 def _noise(rows: Rows, block: int, vocab_size: int) -> Tensor:
-    """[B, num_output + block - 1, V]: the target's noise at every position from the first output on."""
+    """Returns the target's noise at every position from the first output on: [B, num_output + block
+    - 1, V].
+    """
     starts = rows.num_prompt.tolist()
     span = rows.num_output + block - 1
     keys = [(seed, start + i) for seed, start in zip(rows.seeds, starts, strict=True) for i in range(span)]
@@ -79,7 +83,7 @@ def _noise(rows: Rows, block: int, vocab_size: int) -> Tensor:
 
 
 def _draft(net: DFlashNet, teacher: Teacher, tokens: Tensor, features: Tensor, roots: Tensor) -> Tensor:
-    """Scores [B, block - 1, V] of the full block behind each row's root."""
+    """Returns scores [B, block - 1, V] of the full block after each row's root."""
     num_rows, block = tokens.shape[0], net.spec.block_size
     longest = int(roots.max())
     ids = torch.full((num_rows, block), net.spec.mask_token_id, device=tokens.device)
@@ -93,7 +97,8 @@ def _draft(net: DFlashNet, teacher: Teacher, tokens: Tensor, features: Tensor, r
 
 
 def tokens_per_step(ranks: npt.NDArray[np.int8], counted: npt.NDArray[np.bool_] | None = None) -> float:
-    """Mean tokens per step when the whole block is verified as a chain; ranks [rows, positions, depths].
+    """Returns mean tokens per step if the whole block is verified as a chain; ranks are [rows, positions,
+    depths].
 
     With `counted` [rows, positions], only steps that begin at such a position count.
     """
@@ -111,7 +116,7 @@ def tokens_per_step(ranks: npt.NDArray[np.int8], counted: npt.NDArray[np.bool_] 
 
 
 def acceptance_by_depth(ranks: npt.NDArray[np.int8]) -> list[float]:
-    """P(depth d stands | all before stand) over all positions, for a chain of rank 0."""
+    """Returns P(depth d accepted | all before accepted) over all positions, for a chain of rank 0."""
     stands = ranks == 0
     alive = np.ones(stands.shape[:-1], bool)
     rates = []
@@ -123,7 +128,7 @@ def acceptance_by_depth(ranks: npt.NDArray[np.int8]) -> list[float]:
 
 
 def repeating(row: npt.NDArray[np.integer], size: int = 8) -> npt.NDArray[np.bool_]:
-    """Which tokens of a row complete a `size`-gram that stood in the row before: where a text loops."""
+    """Returns which tokens of a row complete a `size`-gram that occurred in the row before."""
     seen: set[tuple[int, ...]] = set()
     found = np.zeros(len(row), bool)
     for end in range(size, len(row) + 1):
@@ -134,6 +139,6 @@ def repeating(row: npt.NDArray[np.integer], size: int = 8) -> npt.NDArray[np.boo
 
 
 def repeated_share(tokens: npt.NDArray[np.integer], size: int = 8) -> float:
-    """Share of `size`-grams in each row that stood in the same row before."""
+    """Returns the share of `size`-grams in each row that occurred in the same row before."""
     possible = sum(max(len(row) - size + 1, 0) for row in tokens)
     return sum(int(repeating(row, size).sum()) for row in tokens) / max(possible, 1)

@@ -1,7 +1,7 @@
-"""The model card of a trained drafter: for which target, from which data, how, and what it reached.
+"""The model card of a trained drafter: its target, its data, its training and its measured quality.
 
-Takes finished figures and writes Markdown; it measures nothing. Licences are those that the corpus's own
-records state.
+It formats finished figures as Markdown and measures nothing. The licences are those in the records of the
+corpus.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from textwrap import fill
 
 from wager import __version__
 from wager.train.corpus import DataFile
-from wager.train.trial import Measured
+from wager.train.drafter_quality import Measured
 
 _WIDTH = 110
 
 
 @dataclass(frozen=True)
 class Card:
-    """Everything a card tells."""
+    """The contents of a card."""
 
     name: str
     target: str
-    """The target's name as its users know it."""
+    """The published name of the target."""
     target_mark: str
     num_parameters: int
     data: Sequence[DataFile]
     own_text: int
-    """Texts written by the target; 0 where the corpus itself was learned from."""
+    """Number of texts written by the target; 0 if the drafter was trained on the corpus itself."""
     settings: Mapping[str, object]
     measured: Sequence[Measured]
     mask: str
@@ -37,7 +37,7 @@ class Card:
 
 
 def card_text(card: Card, day: date | None = None) -> str:
-    """The README.md of a drafter's folder."""
+    """Returns the README.md of a drafter's folder."""
     parts = [_head(card), _introduction(card), _measured(card), _data(card), _settings(card), _made(day)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
@@ -50,11 +50,11 @@ def _introduction(card: Card) -> str:
     what = (
         f"A DFlash block drafter for `{card.target}`: it proposes a block of {card.settings['block_size']} "
         f"tokens in one pass, from the target's own hidden features. It has {card.num_parameters:,} "
-        "parameters and neither embedding nor output head: both are the target's, and with any other target "
-        "it is of no use. The text that comes out is the target's own, whatever the drafter proposes."
+        "parameters and neither embedding nor output head: it uses those of the target and cannot be used "
+        "with another target. The generated text is the target's own, whatever the drafter proposes."
     )
     use = '```\nwager generate --model TARGET_FOLDER --drafter THIS_FOLDER --prompt "..."\n```'
-    made = f"Made for the target known as {card.target_mark}. Mask token: {card.mask}."
+    made = f"Trained for the target with the fingerprint {card.target_mark}. Mask token: {card.mask}."
     return "\n\n".join([f"# {card.name}", fill(what, _WIDTH), use, made])
 
 
@@ -63,9 +63,9 @@ def _measured(card: Card) -> str:
         return "## Measured\n\nNothing was measured."
     depths = range(1, len(card.measured[0].by_depth) + 1)
     how = (
-        "On texts that the target wrote behind held-out beginnings; a whole block verified as a chain, the "
-        "target's own token counted. By depth: of the guesses whose predecessors all stood, the share that "
-        "stood."
+        "On texts that the target wrote after held-out prompts. A whole block is verified as a chain, and "
+        "the target's own token counts. By depth: the share of accepted guesses among those whose "
+        "predecessors were all accepted."
     )
     lines = [
         "## Measured",
@@ -86,9 +86,9 @@ def _measured(card: Card) -> str:
 
 def _data(card: Card) -> str:
     source = (
-        f"Learned from {card.own_text:,} texts that the target itself wrote, beginning as these files do."
+        f"Trained on {card.own_text:,} texts that the target itself wrote after prompts from these files."
         if card.own_text
-        else "Learned from these files themselves."
+        else "Trained on these files."
     )
     rows = [
         f"| {file.name} | {file.num_records:,} | {file.num_characters:,} | {_licences(file)} |"
@@ -100,7 +100,7 @@ def _data(card: Card) -> str:
 
 
 def _licences(file: DataFile) -> str:
-    """Licences with their records, the commonest first."""
+    """Returns the licences with their number of records, the most frequent first."""
     by_count = sorted(file.licences.items(), key=lambda item: -item[1])
     return ", ".join(f"{name or 'none stated'} ({count:,})" for name, count in by_count)
 

@@ -1,8 +1,8 @@
-"""Text in, packed token sequences out.
+"""Reads text and returns packed token sequences.
 
-Reads JSON lines (`{"text", "kind", ...}` or `{"messages", ...}`, plain or .xz) and plain text files; splits a
-part off, tokenises, and packs documents end to end into rows of one length. A kind may be repeated, so that
-scarce ones count. Knows no models; chats are rendered by the template it is given.
+It reads JSON lines (`{"text", "kind", ...}` or `{"messages", ...}`, plain or .xz) and plain text files,
+splits off a part, tokenises, and packs documents into rows of one length. A kind may be repeated to give
+scarce kinds more weight. This module knows no models; the given template renders chats.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class Record:
     licence: str = ""
     source: str = ""
     prompt: str = ""
-    """Of a chat: everything up to the answer that a model would have to give."""
+    """For a chat: everything before the answer that a model would have to write."""
     is_whole: bool = True
-    """False where the text goes on in another record."""
+    """Whether the text ends here; False if it continues in another record."""
 
 
 def read_records(path: Path, template: ChatTemplate | None = None) -> Iterator[Record]:
-    """Documents of a file: JSON lines by its name, else one text; either may be packed (.xz).
+    """Yields the documents of a file: JSON lines by its name, else one text; both may be compressed (.xz).
 
-    `template` renders chats. Raises InputError naming file and line.
+    `template` renders chats. Raises InputError that names file and line.
     """
     if not path.is_file():
         raise InputError(f"no such file: {path}", field="corpus")
@@ -78,7 +78,7 @@ def _record(line: str, where: str, template: ChatTemplate | None) -> Record:
         raise InputError(f"{where}: expected an object with a text or with messages", field="corpus")
     try:
         rendered.text.encode()
-    except UnicodeEncodeError as error:  # JSON may carry half a character, which is no text
+    except UnicodeEncodeError as error:  # JSON may contain half a character, which is not valid text
         raise InputError(f"{where}: not valid Unicode text", field="corpus") from error
     return replace(
         rendered,
@@ -89,9 +89,9 @@ def _record(line: str, where: str, template: ChatTemplate | None) -> Record:
 
 
 def _rendered(data: dict[str, Any], where: str, template: ChatTemplate | None) -> Record:
-    """A chat as text, and as the prompt of its last answer."""
+    """Returns a chat as text, and as the prompt of its last answer."""
     if template is None:
-        raise InputError(f"{where}: is a chat, but the model has no chat template", field="corpus")
+        raise InputError(f"{where}: this is a chat, but the model has no chat template", field="corpus")
     messages, tools = data["messages"], data.get("tools")
     try:
         text = template.render(messages, tools=tools, add_generation_prompt=False)
@@ -104,26 +104,26 @@ def _rendered(data: dict[str, Any], where: str, template: ChatTemplate | None) -
 
 @dataclass(frozen=True)
 class DataFile:
-    """What a corpus file held, for the record."""
+    """Contents of a corpus file, for the model card."""
 
     name: str
     mark: str
-    """Tells the file from another of the same name."""
+    """Fingerprint that distinguishes files with the same name."""
     num_records: int
     num_characters: int
     licences: dict[str, int]
-    """Records of each licence; an empty name where none was stated."""
+    """Number of records by licence; the empty name stands for no licence."""
 
 
 class Corpus(NamedTuple):
-    """Everything read from files."""
+    """All records and files."""
 
     records: list[Record]
     files: list[DataFile]
 
 
 def read_corpus(paths: Iterable[Path], template: ChatTemplate | None = None, limit: int = 0) -> Corpus:
-    """All documents of several files, or the first `limit` of each."""
+    """Reads all documents of several files, or the first `limit` of each."""
     corpus = Corpus([], [])
     for path in paths:
         own = list(islice(read_records(path, template), limit or None))
@@ -137,7 +137,7 @@ def read_corpus(paths: Iterable[Path], template: ChatTemplate | None = None, lim
 
 
 def _mark(path: Path) -> str:
-    """A short name for a file's content: of its size, its first and its last megabyte."""
+    """Returns a short fingerprint of a file, from its size and its first and last megabyte."""
     size = path.stat().st_size
     with path.open("rb") as file:
         found = hashlib.sha256(f"{size}".encode() + file.read(1 << 20))
@@ -146,8 +146,10 @@ def _mark(path: Path) -> str:
     return found.hexdigest()[:8]
 
 
-def pieces(record: Record, most: int) -> Iterator[Record]:
-    """A text of more than `most` characters as several, cut at line ends where there are any; chats whole."""
+def split_long_text(record: Record, most: int) -> Iterator[Record]:
+    """Yields a text of more than `most` characters in parts, cut at line feeds if there are any; chats stay
+    whole.
+    """
     text, start = record.text, 0
     if record.prompt:
         most = len(text)
@@ -159,14 +161,16 @@ def pieces(record: Record, most: int) -> Iterator[Record]:
 
 
 class Split(NamedTuple):
-    """Records to learn from, and records to judge by."""
+    """Records for training, and records for evaluation."""
 
     training: list[Record]
     heldout: list[Record]
 
 
 def split_heldout(records: Iterable[Record], share: float, seed: int) -> Split:
-    """Keep a share of every kind, chosen by the seed, but never all of it and at least one record in all."""
+    """Holds out a share of every kind, chosen by the seed: at least one record in all, and never all of a
+    kind.
+    """
     by_kind: dict[str, list[Record]] = {}
     for record in records:
         if record.text.strip():
@@ -180,7 +184,7 @@ def split_heldout(records: Iterable[Record], share: float, seed: int) -> Split:
         split.heldout.extend(own[:count])
         split.training.extend(own[count:])
     if not split.heldout:
-        raise InputError("is too short to learn from one part and judge by another", field="corpus")
+        raise InputError("is too short for training on one part and evaluation on another", field="corpus")
     return split
 
 
@@ -197,7 +201,9 @@ class TokenCorpus:
     def packed(
         self, length: int, seed: int, repeats: Mapping[str, float] | None = None
     ) -> npt.NDArray[np.int32]:
-        """[rows, length]: documents shuffled and laid end to end; `repeats` says how often a kind comes."""
+        """Returns [rows, length]: shuffled, concatenated documents; `repeats` is how often each kind
+        occurs.
+        """
         shuffler = random.Random(seed)
         chosen: list[TokenArray] = []
         for kind, docs in sorted(self.documents.items()):
@@ -221,7 +227,7 @@ def tokenize(
     batch: int = 512,
     begin_id: int | None = None,
 ) -> TokenCorpus:
-    """All documents as token ids: whole ones closed by `end_id`, all opened by `begin_id`, if not yet so."""
+    """Returns all documents as token ids; `begin_id` opens each one, and `end_id` closes whole ones."""
     corpus = TokenCorpus()
     waiting: list[Record] = []
 

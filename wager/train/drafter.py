@@ -1,9 +1,9 @@
-"""What a block drafter learns from: many blocks per row, each seeing the context strictly before it.
+"""The training loss of a block drafter: many blocks per row, each with the context strictly before it.
 
-A row of tokens, the target's features and distributions over it, and random anchors. The block of an anchor
-is [known tokens, MASK ...]; it sees the features before the anchor and itself, and is asked for the tokens
-behind the known ones. Block lengths and the number of known tokens vary, so that both are options at run
-time. The loss weighs near depths more; its labels are the tokens and the target's own distribution there.
+The input is a row of tokens, the target's features and distributions, and random anchors. The block of an
+anchor is [known tokens, MASK ...]; it sees the features before the anchor and itself, and predicts the tokens
+after the known ones. Block lengths and the number of known tokens vary, so that both are options at run time.
+Near depths have a higher weight. The labels are the tokens and the target's own distributions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from wager.nn.models.dflash_spec import read_spec
 
 @dataclass(frozen=True)
 class DrafterShape:
-    """A drafter's own sizes; hidden size and vocabulary are the target's."""
+    """The drafter's own sizes; hidden size and vocabulary are the target's."""
 
     num_layers: int = 2
     intermediate_size: int = 768
@@ -34,32 +34,32 @@ class DrafterShape:
     head_dim: int = 64
     block_size: int = 16
     layer_ids: tuple[int, ...] = ()
-    """Target layers to look at; empty: five spread by the published rule."""
+    """The target's layers that give features; empty: five layers spread by the published rule."""
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """How blocks are cut and weighed."""
+class BlockSampling:
+    """How blocks are sampled and weighted."""
 
     anchors: int = 48
-    """Blocks per row."""
+    """Number of blocks per row."""
     shortest: int = 4
     full_share: float = 0.6
-    """Blocks of full length; the others are shorter, evenly."""
+    """Share of blocks with full length; the lengths of the others are uniform."""
     most_known: int = 7
     one_known_share: float = 0.7
-    """Blocks with one known token, the usual case."""
+    """Share of blocks with one known token, which is the usual case."""
     fade: float = 7.0
-    """Depth k weighs exp(-(k - 1) / fade)."""
+    """Depth k has the weight exp(-(k - 1) / fade)."""
     soft: float = 0.5
-    """Part of the loss against the target's distribution; the rest is against its tokens."""
+    """Share of the loss against the target's distribution; the rest is against its tokens."""
 
 
 class Teacher(Protocol):
-    """The target as training sees it."""
+    """The target, as training uses it."""
 
     def observe(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Features [B, T, F] and logits [B, T, V] of rows; no gradient."""
+        """Returns features [B, T, F] and logits [B, T, V] of rows, without gradient."""
         ...
 
     def embed(self, tokens: Tensor) -> Tensor: ...
@@ -96,8 +96,10 @@ class HFTeacher:
 
 
 class GraphedTeacher:
-    """A teacher whose `observe` is captured once as a CUDA graph and replayed: a small target's pass is
-    mostly kernel launches. Rows must keep one shape; results are overwritten by the next call.
+    """A teacher whose `observe` is captured once as a CUDA graph and replayed.
+
+    A small target's pass is mostly kernel launches. All rows must have one shape, and the next call
+    overwrites the results.
     """
 
     def __init__(self, teacher: HFTeacher) -> None:
@@ -133,27 +135,29 @@ class GraphedTeacher:
 
 
 class Blocks(NamedTuple):
-    """Blocks of a batch, all of full width; what lies beyond a block's own length is masked out."""
+    """The blocks of a batch, all of full width; positions beyond a block's own length are masked."""
 
     starts: Tensor
-    """[B, A]: position of the first known token."""
+    """Position of the first known token, [B, A]."""
     lengths: Tensor
     known: Tensor
 
 
 def spread_layers(num_target_layers: int, count: int = 5) -> tuple[int, ...]:
-    """Target layers for features, spread from the second to the third last."""
+    """Returns target layers for features, spread from the second to the third last."""
     if count == 1:
         return (num_target_layers // 2,)
     last = max(num_target_layers - 3, 1)
     return tuple(sorted({round(1 + i * (last - 1) / (count - 1)) for i in range(count)}))
 
 
-def drafter_config(shape: DrafterShape, target: Any, mask_id: int, lesson: Lesson) -> dict[str, Any]:
-    """The published config.json for a drafter of this target (its transformers config)."""
+def drafter_config(shape: DrafterShape, target: Any, mask_id: int, sampling: BlockSampling) -> dict[str, Any]:
+    """Returns the published config.json of a drafter of this target (a transformers config)."""
     layer_ids = list(shape.layer_ids or spread_layers(target.num_hidden_layers))
     lengths = (
-        list(range(lesson.shortest, shape.block_size + 1)) if lesson.full_share < 1 else [shape.block_size]
+        list(range(sampling.shortest, shape.block_size + 1))
+        if sampling.full_share < 1
+        else [shape.block_size]
     )
     rope = getattr(target, "rope_parameters", None) or {}
     return {
@@ -176,14 +180,14 @@ def drafter_config(shape: DrafterShape, target: Any, mask_id: int, lesson: Lesso
         "dflash_config": {
             "mask_token_id": mask_id,
             "target_layer_ids": layer_ids,
-            "max_known_tokens": lesson.most_known,
+            "max_known_tokens": sampling.most_known,
             "block_lengths": lengths,
         },
     }
 
 
 def build_drafter(config: dict[str, Any], seed: int = 0) -> DFlashNet:
-    """A fresh drafter of this config."""
+    """Returns a newly initialised drafter of this config."""
     torch.manual_seed(seed)
     net = DFlashNet(read_spec(config))
     with torch.no_grad():
@@ -195,34 +199,40 @@ def build_drafter(config: dict[str, Any], seed: int = 0) -> DFlashNet:
     return net
 
 
-def cut_blocks(num_rows: int, length: int, block: int, lesson: Lesson, generator: torch.Generator) -> Blocks:
-    """Random anchors, lengths and numbers of known tokens for a batch, from the generator alone.
+def cut_blocks(
+    num_rows: int, length: int, block: int, sampling: BlockSampling, generator: torch.Generator
+) -> Blocks:
+    """Samples anchors, lengths and numbers of known tokens of a batch with the generator.
 
-    Raises InputError where rows are too short for a block with context before and a token behind it.
+    Raises InputError if rows are too short for a block with context before it and a token after it.
     """
     if length < block + 2:
         raise InputError(f"has rows of {length} tokens, too short for blocks of {block}", field="corpus")
-    if not 2 <= lesson.shortest <= block:
-        raise ConfigError("shortest", lesson.shortest, f"lengths from 2 to {block}")
-    shape = (num_rows, lesson.anchors)
+    if not 2 <= sampling.shortest <= block:
+        raise ConfigError("shortest", sampling.shortest, f"lengths from 2 to {block}")
+    shape = (num_rows, sampling.anchors)
     starts = torch.randint(1, length - block, shape, generator=generator)
-    full = torch.rand(shape, generator=generator) < lesson.full_share
-    shorter = torch.randint(lesson.shortest, block + 1, shape, generator=generator)
+    full = torch.rand(shape, generator=generator) < sampling.full_share
+    shorter = torch.randint(sampling.shortest, block + 1, shape, generator=generator)
     lengths = torch.where(full, block, shorter)
-    one = torch.rand(shape, generator=generator) < lesson.one_known_share
-    several = torch.randint(1, lesson.most_known + 1, shape, generator=generator)
+    one = torch.rand(shape, generator=generator) < sampling.one_known_share
+    several = torch.randint(1, sampling.most_known + 1, shape, generator=generator)
     known = torch.where(one, 1, torch.minimum(several, lengths - 1))
     return Blocks(starts, lengths, known)
 
 
 def block_mask(blocks: Blocks, length: int, block: int) -> Tensor:
-    """Who sees what, [B, 1, A * block, length + A * block]: context before the anchor, and the own block."""
+    """Returns the mask [B, 1, A * block, length + A * block]: the context before the anchor, and the own
+    block.
+    """
     starts, lengths = blocks.starts, blocks.lengths
     num_rows, anchors = starts.shape
     device = starts.device
     context = torch.arange(length, device=device) < starts[:, :, None]  # [B, A, T]
     context = context[:, :, None, :].expand(-1, -1, block, -1).reshape(num_rows, anchors * block, length)
-    inside = torch.arange(block, device=device) < lengths[:, :, None]  # [B, A, block] real places
+    inside = (
+        torch.arange(block, device=device) < lengths[:, :, None]
+    )  # [B, A, block] positions within the block's length
     same = torch.eye(anchors, dtype=torch.bool, device=device)[None, :, None, :, None]
     own = (same & inside[:, None, None, :, :]).expand(-1, -1, block, -1, -1)
     own = own.reshape(num_rows, anchors * block, anchors * block)
@@ -230,13 +240,13 @@ def block_mask(blocks: Blocks, length: int, block: int) -> Tensor:
 
 
 def block_loss(
-    net: DFlashNet, teacher: Teacher, tokens: Tensor, lesson: Lesson, generator: torch.Generator
+    net: DFlashNet, teacher: Teacher, tokens: Tensor, sampling: BlockSampling, generator: torch.Generator
 ) -> Tensor:
-    """The loss of a batch of rows [B, T]."""
+    """Returns the loss of a batch of rows [B, T]."""
     num_rows, length = tokens.shape
     block = net.spec.block_size
     blocks = Blocks(
-        *(part.to(tokens.device) for part in cut_blocks(num_rows, length, block, lesson, generator))
+        *(part.to(tokens.device) for part in cut_blocks(num_rows, length, block, sampling, generator))
     )
     features, logits = teacher.observe(tokens)
     places = torch.arange(block, device=tokens.device)
@@ -249,24 +259,24 @@ def block_loss(
     )
     mask = block_mask(blocks, length, block)
     hidden = net(teacher.embed(ids.flatten(1)), features, positions, mask)
-    # Only places behind the known tokens and within the block are asked for.
+    # Only positions after the known tokens and within the block are predicted.
     asked = (~visible & (places < blocks.lengths[:, :, None])).flatten(1)
     depth = (places - blocks.known[:, :, None] + 1).flatten(1)[asked]
-    weight = torch.exp(-(depth.float() - 1.0) / lesson.fade)
+    weight = torch.exp(-(depth.float() - 1.0) / sampling.fade)
     scores = teacher.head(hidden[asked]).float()
     wanted = truth.flatten(1)[asked]
-    loss = F.cross_entropy(scores, wanted, reduction="none") * (1.0 - lesson.soft)
-    if lesson.soft > 0:
+    loss = F.cross_entropy(scores, wanted, reduction="none") * (1.0 - sampling.soft)
+    if sampling.soft > 0:
         row = torch.arange(num_rows, device=tokens.device)[:, None].expand(-1, asked.shape[1])[asked]
         teaching = logits[row, at.flatten(1)[asked] - 1].float().softmax(dim=-1)
-        loss = loss + lesson.soft * -(teaching * scores.log_softmax(dim=-1)).sum(dim=-1)
+        loss = loss + sampling.soft * -(teaching * scores.log_softmax(dim=-1)).sum(dim=-1)
     return (loss * weight).sum() / weight.sum()
 
 
 def save_drafter(
     net: DFlashNet, config: dict[str, Any], folder: Path, dtype: torch.dtype = torch.bfloat16
 ) -> None:
-    """The published folder: config.json and one safetensors file."""
+    """Writes the published folder: config.json and one safetensors file."""
     folder.mkdir(parents=True, exist_ok=True)
     weights = {
         name: weight.detach().to("cpu", dtype).contiguous() for name, weight in net.state_dict().items()

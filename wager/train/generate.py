@@ -1,7 +1,7 @@
-"""Text written by the target itself, many rows at once, for training and judging a drafter.
+"""Text written by the target itself, many rows at once, for training and evaluating a drafter.
 
-A plain batched sampler over a transformers model with a growing cache: no speculation, no paging. With
-`seeds` it draws by the same counter-based noise as the engine, so rows are what the engine would write.
+It is a plain batched sampler over a transformers model with a growing cache, without speculation and paging.
+With `seeds` it uses the same counter-based noise as the engine, so the rows equal those of the engine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from wager.nn.noise import NoiseSource
 
 
 class Written(NamedTuple):
-    """Rows [B, T]: prompts of their own lengths, then `num_output` tokens each, padded behind."""
+    """Rows [B, T]: prompts of different lengths followed by `num_output` tokens each, padded at the end."""
 
     tokens: Tensor
     num_prompt: Tensor
@@ -30,17 +30,19 @@ def write_rows(
     temperature: float = 0.0,
     seeds: Sequence[int] | None = None,
 ) -> Written:
-    """Continue every prompt by exactly `num_output` tokens. Without seeds, sampling draws from torch."""
+    """Continues every prompt by exactly `num_output` tokens. Without seeds, torch draws the samples."""
     device = next(model.parameters()).device
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
     longest = int(lengths.max())
     padded = torch.zeros(len(prompts), longest, dtype=torch.long, device=device)
     mask = torch.zeros(len(prompts), longest, dtype=torch.long, device=device)
-    for row, prompt in enumerate(prompts):  # left padding: all rows end together
+    for row, prompt in enumerate(prompts):  # left padding, so that all rows end together
         padded[row, longest - len(prompt) :] = torch.tensor(prompt, device=device)
         mask[row, longest - len(prompt) :] = 1
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
-    even = bool((lengths == longest).all())  # no mask, no masked attention: several times as fast
+    even = bool(
+        (lengths == longest).all()
+    )  # without padding no mask is needed, which is several times as fast
     source, places = None, []
     if temperature > 0 and seeds is not None:
         source = NoiseSource(model.config.vocab_size, device)
@@ -79,7 +81,7 @@ def _choose(scores: Tensor, temperature: float, noise: Tensor | None) -> Tensor:
 
 
 def _aligned(padded: Tensor, lengths: Tensor, written: Tensor) -> Written:
-    """Move the padding from the front of each row to its end."""
+    """Moves the padding from the front of each row to its end."""
     longest, total = padded.shape[1], padded.shape[1] + written.shape[1]
     rows = torch.cat((padded, written), dim=1)
     shift = longest - lengths

@@ -1,10 +1,9 @@
-"""Enlarge a trained pair to a big model's shape without changing what it computes.
+"""Enlarges a trained pair to the shape of a big model without changing what it computes.
 
-A grown pair accepts what the small pair accepts and costs what a model of the large shape costs, so it
-measures speculative decoding at that size without such a model at hand. `plan_growth` reads and checks the
-small folders; then either `write_pair` streams folders to disk, or `load_grown_target` and
-`load_grown_drafter` build the networks on a device without any. Which weight goes where is in
-`grow_tensors.py`. Called by `wager grow` and by benchmarks.
+A grown pair has the acceptance of the small pair and the cost of a model of the large shape, so it measures
+speculative decoding at that size without such a model. `plan_growth` reads and checks the small folders, and
+`write_pair` writes the large ones. `grow_tensors.py` determines the position of each weight. `wager grow` and
+benchmarks call this.
 """
 
 from __future__ import annotations
@@ -13,40 +12,37 @@ import hashlib
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
 
 from wager.errors import CapacityError, InputError, ModelError
-from wager.nn.models import dflash, dflash_spec, qwen3, read_spec
-from wager.nn.models.decoder import Decoder, DecoderSpec
-from wager.nn.models.dflash import DFlash
+from wager.nn.models import dflash, dflash_spec, read_spec
+from wager.nn.models.decoder import DecoderSpec
 from wager.nn.models.dflash_spec import DFlashSpec
-from wager.nn.models.tensors import read_decoder
 from wager.nn.weights import INDEX_NAME, read_config
 from wager.train.grow_shape import LayerShape, PairShape, check_growth, parse_shape
 from wager.train.grow_tensors import GrownReader, Growth, Width, choose_constant
 
 GROWN_FROM = "wager_grown_from"
-"""The config field that says a folder was grown, and from what."""
+"""The config field that says from what a folder was grown."""
 DRAFTER_NAME = "drafter"
-"""The drafter's folder inside the grown target's, where it is found without being named."""
+"""Name of the drafter's folder inside the grown target's folder, where it is found by default."""
 SHARD_BYTES = 1 << 30
 
 _NOT_COPIED = ("config.json", INDEX_NAME, "README.md")
 Spec = DecoderSpec | DFlashSpec
 Progress = Callable[[str, int, int], None]
-"""Called with a file just written, its number and how many there are."""
+"""Called with a written file, its number and the number of files."""
 
 
 @dataclass(frozen=True)
 class SmallPair:
-    """The folders to grow from; without a drafter the target grows alone."""
+    """The folders to grow from; the drafter is optional."""
 
     target: Path
     drafter: Path | None = None
@@ -54,7 +50,7 @@ class SmallPair:
 
 @dataclass(frozen=True)
 class NetPlan:
-    """One network to grow: where from, how, and the config of the result."""
+    """One network to grow: its source, its growth, and the config of the result."""
 
     folder: Path
     growth: Growth
@@ -67,7 +63,7 @@ class NetPlan:
 
 @dataclass(frozen=True)
 class GrowthPlan:
-    """Everything decided, nothing made yet."""
+    """All decisions about a growth, before any work."""
 
     small: PairShape
     big: PairShape
@@ -85,10 +81,10 @@ class GrowthPlan:
 def plan_growth(
     pair: SmallPair, shape: PairShape | str, dtype: torch.dtype = torch.bfloat16, seed: int = 0
 ) -> GrowthPlan:
-    """Read both configs and settle every size. `shape` is a shape or its words (`parse_shape`).
+    """Reads both configs and determines every size. `shape` is a shape or its text (`parse_shape`).
 
-    Raises ModelError where the pair is of a kind that cannot be grown, ConfigError naming a size that does
-    not hold it.
+    Raises ModelError if this kind of pair cannot be grown, and ConfigError that names a size that is too
+    small.
     """
     values, spec = _read_target(pair.target)
     drafter = _read_drafter(pair.drafter, spec) if pair.drafter is not None else None
@@ -114,7 +110,7 @@ def plan_growth(
 
 @dataclass(frozen=True)
 class _Sizes:
-    """What both networks of a pair share on their way."""
+    """The values that both networks of a pair share."""
 
     small: PairShape
     big: PairShape
@@ -127,7 +123,7 @@ class _Sizes:
 
 
 def shape_of(target: DecoderSpec, drafter: DFlashSpec | None = None) -> PairShape:
-    """A pair's present sizes."""
+    """Returns the present sizes of a pair."""
     return PairShape(
         target.hidden_size,
         target.vocab_size,
@@ -164,7 +160,7 @@ def _read_drafter(folder: Path, target: DecoderSpec) -> DFlashSpec:
 
 def _check_kind(folder: Path, values: Mapping[str, Any], spec: Spec) -> None:
     if values.get(GROWN_FROM):
-        raise ModelError(f"{folder}: is a grown model already; grow the original")
+        raise ModelError(f"{folder}: this is already a grown model; grow the original")
     if spec.rope.type != "default":
         raise ModelError(f"{folder}: rope_type {spec.rope.type!r} cannot be grown, only 'default'")
     if spec.eps <= 0:
@@ -174,7 +170,7 @@ def _check_kind(folder: Path, values: Mapping[str, Any], spec: Spec) -> None:
 def _grown_values(
     folder: Path, spec: Spec, growth: Growth, big: PairShape, dtype: torch.dtype, seed: int
 ) -> dict[str, Any]:
-    """The config fields that change, alike for target and drafter."""
+    """Returns the config fields that change, which are the same for target and drafter."""
     net = growth.big
     return {
         "hidden_size": big.hidden_size,
@@ -193,7 +189,9 @@ def _grown_values(
 
 
 def _layer_types(windows: Sequence[int | None], growth: Growth) -> list[str]:
-    """Small layers keep their windows; new ones see everything, which is the dearer."""
+    """Returns layer types: small layers keep their windows; new layers have full attention, which
+    costs more.
+    """
     kinds = ["full_attention"] * growth.big.num_layers
     for seat, window in zip(growth.layers, windows, strict=True):
         if window is not None:
@@ -202,7 +200,7 @@ def _layer_types(windows: Sequence[int | None], growth: Growth) -> list[str]:
 
 
 def _origin(folder: Path, growth: Growth, seed: int) -> dict[str, Any]:
-    """What a folder was grown from, for whoever states figures of it."""
+    """Returns what a folder was grown from, for reports on it."""
     small = growth.small
     return {
         "name": "/".join(folder.resolve().parts[-2:]),
@@ -221,7 +219,7 @@ def _origin(folder: Path, growth: Growth, seed: int) -> dict[str, Any]:
 
 
 def _digest(folder: Path) -> str:
-    """One digest over the weights files by name."""
+    """Returns one digest over the weight files, ordered by name."""
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.safetensors")):
         digest.update(path.name.encode())
@@ -231,7 +229,7 @@ def _digest(folder: Path) -> str:
 
 
 def _drafter_values(values: Mapping[str, Any], spec: DFlashSpec, target: Growth) -> dict[str, Any]:
-    """The tapped layers, where they sit now."""
+    """Returns the drafter's fields with the new indices of the layers that give features."""
     return {
         "num_target_layers": target.big.num_layers,
         "dflash_config": dict(values.get("dflash_config") or {})
@@ -243,39 +241,17 @@ def _drafter_values(values: Mapping[str, Any], spec: DFlashSpec, target: Growth)
 
 
 def reader_of(net: NetPlan, plan: GrowthPlan, device: torch.device | str = "cpu") -> GrownReader:
-    """The grown weights of the plan's target or drafter, made on `device` when asked for."""
+    """Returns a reader of the grown weights of the plan's target or drafter, which are created on `device` on
+    demand.
+    """
     return GrownReader(net.folder, net.growth, plan.dtype, device, plan.seed)
 
 
-def grow_state(
-    net: NetPlan, plan: GrowthPlan, device: torch.device | str = "cpu"
-) -> Iterator[tuple[str, Tensor]]:
-    """Name and tensor, one at a time, in the order of a pass.
-
-    The same seed gives the same weights on the same kind of device; random parts differ between kinds.
-    """
-    return reader_of(net, plan, device).tensors()
-
-
-def load_grown_target(plan: GrowthPlan, device: torch.device | str = "cpu", layout: str = "auto") -> Decoder:
-    """The grown target, built on the device without files."""
-    spec = qwen3.read_spec(plan.target.config)
-    return Decoder(spec, read_decoder(reader_of(plan.target, plan, device), spec), layout)
-
-
-def load_grown_drafter(plan: GrowthPlan, device: torch.device | str = "cpu", layout: str = "auto") -> DFlash:
-    """The grown drafter likewise; ModelError where the pair has none."""
-    if plan.drafter is None:
-        raise ModelError("this pair was planned without a drafter")
-    spec = dflash_spec.read_spec(plan.drafter.config)
-    return DFlash(spec, dflash.read_weights(reader_of(plan.drafter, plan, device), spec), layout)
-
-
 def write_pair(plan: GrowthPlan, out: Path, progress: Progress | None = None) -> None:
-    """Write the target to `out` and the drafter inside it, shard by shard; config.json comes last.
+    """Writes the target to `out` and the drafter inside it, shard by shard; config.json comes last.
 
-    Holds little more than a shard in memory. Raises InputError where `out` is not an empty or new folder,
-    CapacityError where the disk is too small.
+    It holds little more than a shard in memory. Raises InputError if `out` is not an empty or new folder, and
+    CapacityError if the disk is too small.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError("exists and is not an empty folder", str(out))
@@ -313,7 +289,7 @@ def _write_net(net: NetPlan, plan: GrowthPlan, folder: Path, progress: Progress 
 
 
 def _shards(shapes: Mapping[str, Sequence[int]], itemsize: int) -> list[list[str]]:
-    """Tensors in order, as many to a file as fit; a larger one has a file of its own."""
+    """Splits tensors, in order, into files up to the size limit; a larger tensor has a file of its own."""
     shards: list[list[str]] = [[]]
     used = 0
     for name, shape in shapes.items():
@@ -331,11 +307,6 @@ def _write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def grown_from(folder: str | Path) -> dict[str, Any] | None:
-    """What a model folder was grown from, or None where it was not. Raises ModelError as reading it does."""
+    """Returns what a model folder was grown from, or None if it was not grown. Raises ModelError."""
     found = read_config(Path(folder)).get(GROWN_FROM)
     return dict(found) if isinstance(found, Mapping) else None
-
-
-def is_grown(folder: str | Path) -> bool:
-    """Whether a model folder is a grown one: its figures must say so."""
-    return grown_from(folder) is not None

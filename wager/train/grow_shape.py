@@ -1,8 +1,8 @@
-"""The sizes of a pair before and after growing, and where each small part sits in the large one.
+"""The sizes of a pair before and after growing, and the position of each small part in the large network.
 
-Presets, the words of `--shape`, the check that a shape can hold the pair, and the seats: which layer, head,
-rotary pair or channel of the large network does the work of which small one. Plain integers: it knows no
-weights. Read by `grow_tensors.py` and `grow.py`.
+It has the presets, the words of `--shape`, the check that a shape can hold the pair, and the seats: which
+layer, head, rotary pair or channel of the large network does the work of which small one. All values are
+plain integers: this module knows no weights. `grow_tensors.py` and `grow.py` use it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class LayerShape:
 
     @property
     def group(self) -> int:
-        """Query heads per key head."""
+        """Number of query heads per key head."""
         return self.num_heads // self.num_kv_heads
 
 
 @dataclass(frozen=True)
 class PairShape:
-    """A target and its block drafter, if it has one; the hidden size and the words are common to both."""
+    """A target and its block drafter, if any; both share the hidden size and the vocabulary."""
 
     hidden_size: int
     vocab_size: int
@@ -42,7 +42,7 @@ class PairShape:
 
 _QWEN3_VOCAB, _QWEN3_POSITIONS = 151_936, 40_960
 PRESETS = {
-    # Qwen3-8B and the five-layer drafter published for it.
+    # Qwen3-8B and its published five-layer drafter.
     "8b": PairShape(
         hidden_size=4096,
         vocab_size=_QWEN3_VOCAB,
@@ -50,7 +50,7 @@ PRESETS = {
         target=LayerShape(36, 32, 8, 128, 12_288),
         drafter=LayerShape(5, 32, 8, 128, 12_288),
     ),
-    # Qwen3-32B, the dense model of that size, and a drafter of five such layers.
+    # Qwen3-32B, a dense model, and a drafter with five of its layers.
     "30b": PairShape(
         hidden_size=5120,
         vocab_size=_QWEN3_VOCAB,
@@ -73,9 +73,9 @@ SHAPE_WORDS = (*_PAIR_WORDS, *_LAYER_WORDS, *(_DRAFT + word for word in _LAYER_W
 
 
 def parse_shape(text: str, small: PairShape) -> PairShape:
-    """A preset, sizes as `word=number`, or both: "8b", "hidden=512,layers=24", "8b,ffn=9000".
+    """Reads a preset, sizes as `word=number`, or both: "8b", "hidden=512,layers=24", "8b,ffn=9000".
 
-    Sizes nobody names are the preset's, without one the small pair's. Raises ConfigError on anything else.
+    Other sizes are those of the preset, or without a preset those of the small pair. Raises ConfigError.
     """
     shape = small
     for index, part in enumerate(one.strip() for one in text.split(",")):
@@ -110,16 +110,18 @@ def _with_size(shape: PairShape, word: str, size: int) -> PairShape:
 
 
 def check_growth(small: PairShape, big: PairShape) -> None:
-    """Raise ConfigError naming the first size that cannot hold the small pair."""
+    """Raises ConfigError that names the first size that cannot hold the small pair."""
     for name in _PAIR_WORDS.values():
         _at_least(name, getattr(big, name), getattr(small, name))
     if big.vocab_size > small.vocab_size and big.hidden_size == small.hidden_size:
-        # New words are kept down through a channel of their own.
-        raise ConfigError("hidden_size", big.hidden_size, f"above {small.hidden_size}, as the words grow too")
+        # The scores of new token ids are lowered through an additional channel.
+        raise ConfigError(
+            "hidden_size", big.hidden_size, f"above {small.hidden_size}, because the vocabulary grows too"
+        )
     _check_layers("target", small.target, big.target)
     if small.drafter is not None:
         if big.drafter is None:
-            raise ConfigError("drafter", None, "the drafter's sizes, as it grows too")
+            raise ConfigError("drafter", None, "the sizes of the drafter, because it grows too")
         _check_layers("drafter", small.drafter, big.drafter)
 
 
@@ -136,20 +138,20 @@ def _check_layers(net: str, small: LayerShape, big: LayerShape) -> None:
             f"{net}.num_heads", big.num_heads, f"a multiple of num_kv_heads = {big.num_kv_heads}"
         )
     if big.head_dim % small.head_dim:
-        # Otherwise no rotary pair of the large head turns as fast as one of the small.
+        # Otherwise no rotary pair of the large head has the frequency of one of the small head.
         raise ConfigError(f"{net}.head_dim", big.head_dim, f"a multiple of the original's {small.head_dim}")
     needed = small.num_kv_heads * _kv_copies(small, big)
     if big.num_kv_heads < needed:
         raise ConfigError(
             f"{net}.num_kv_heads",
             big.num_kv_heads,
-            f"at least {needed}: {small.group} query heads read each of the original's, "
-            f"{big.group} each of these",
+            f"at least {needed}: {small.group} query heads share a key head in the original, "
+            f"{big.group} in the grown model",
         )
 
 
 class Seats(NamedTuple):
-    """Places along one dimension: `big[i]` does the work of `small[i]`; `empty` ones must hold zeros."""
+    """Indices along one dimension: `big[i]` does the work of `small[i]`; `empty` ones must be zero."""
 
     big: tuple[int, ...]
     small: tuple[int, ...]
@@ -157,24 +159,24 @@ class Seats(NamedTuple):
 
 
 def first_seats(count: int) -> Seats:
-    """The small ones first, in their order."""
+    """Returns seats that keep the small indices in order."""
     return Seats(tuple(range(count)), tuple(range(count)))
 
 
 def layer_seats(num_small: int, num_big: int) -> tuple[int, ...]:
-    """The large layer of each small one: spread evenly, first to first and last to last."""
+    """Returns the large layer of each small one: spread evenly, first to first and last to last."""
     if num_small == 1:
         return (num_big // 2,)
     return tuple(index * (num_big - 1) // (num_small - 1) for index in range(num_small))
 
 
 def _kv_copies(small: LayerShape, big: LayerShape) -> int:
-    """Large key heads that stand for one small one: several, where each serves fewer query heads."""
+    """Returns the number of large key heads per small one; several if each serves fewer query heads."""
     return -(-small.group // big.group)
 
 
 def query_heads(small: LayerShape, big: LayerShape) -> tuple[int, ...]:
-    """The large query head of each small one: one that reads a copy of the same key head."""
+    """Returns the large query head of each small one, which reads a copy of the same key head."""
     copies = _kv_copies(small, big)
     found = []
     for head in range(small.num_heads):
@@ -185,16 +187,17 @@ def query_heads(small: LayerShape, big: LayerShape) -> tuple[int, ...]:
 
 
 def key_heads(small: LayerShape, big: LayerShape) -> tuple[int, ...]:
-    """For each large key head in use, from the first on, the small one it copies."""
+    """Returns for each used large key head, in order, the small one that it copies."""
     copies = _kv_copies(small, big)
     return tuple(index // copies for index in range(small.num_kv_heads * copies))
 
 
 def rotary_seats(small_dim: int, big_dim: int, copies: int) -> Seats:
-    """Dimensions of one head. Pair i, which is (i, i + dim / 2), turns by theta^(-2i / dim) per position.
+    """Returns the dimensions of one head. Pair i is (i, i + dim / 2) and rotates by theta^(-2i / dim) per
+    position.
 
-    So with big_dim = n * small_dim the large pair n * i turns as the small pair i. `copies` fills that many
-    of the n pairs from there on; what is left stays empty.
+    With big_dim = n * small_dim, the large pair n * i rotates like the small pair i. `copies` fills that many
+    of the n pairs from there on; the others stay empty.
     """
     ratio, half = big_dim // small_dim, small_dim // 2
     pairs = [(ratio * pair + copy, pair) for pair in range(half) for copy in range(copies)]
@@ -204,26 +207,27 @@ def rotary_seats(small_dim: int, big_dim: int, copies: int) -> Seats:
 
 
 def query_dims(small: LayerShape, big: LayerShape) -> Seats:
-    """A query head fills its new pairs with copies of itself; see `key_dims`."""
+    """Returns the dimensions of a query head, which fills its new pairs with copies; see `key_dims`."""
     return rotary_seats(small.head_dim, big.head_dim, big.head_dim // small.head_dim)
 
 
 def key_dims(small: LayerShape, big: LayerShape) -> Seats:
-    """A key head leaves its new pairs empty, so that the copies in the queries meet zeros.
+    """Returns the dimensions of a key head, which leaves its new pairs empty, so that copied queries meet
+    zeros.
 
-    With dim = n * small dim, the norm over a head then leaves queries as they were and makes keys sqrt(n)
-    larger, which is what the attention scale 1 / sqrt(dim) takes away: no weight has to change for it.
+    With dim = n * small dim, the norm over a head then keeps queries and scales keys by sqrt(n). The
+    attention scale 1 / sqrt(dim) cancels this factor, so no weight has to change.
     """
     return rotary_seats(small.head_dim, big.head_dim, 1)
 
 
 def value_dims(small: LayerShape) -> Seats:
-    """Values are not rotated: the first dimensions of a head."""
+    """Returns the dimensions of a value head: the first ones, because values are not rotated."""
     return first_seats(small.head_dim)
 
 
 def head_rows(heads: list[tuple[int, int]], dims: Seats, small_dim: int, big_dim: int) -> Seats:
-    """The dims of all heads as rows of one matrix; `heads` are (large, small)."""
+    """Returns the dimensions of all heads as rows of one matrix; `heads` are (large, small)."""
     return Seats(
         tuple(head * big_dim + place for head, _ in heads for place in dims.big),
         tuple(head * small_dim + place for _, head in heads for place in dims.small),

@@ -1,11 +1,11 @@
-"""Weights of a grown network, made one tensor at a time when they are asked for.
+"""Weights of a grown network, created one tensor at a time on demand.
 
-`GrownReader` answers as the large network's folder would: small weights in their seats, zeros where a new
-part would write to the residual, random numbers elsewhere, from the name and the seed alone. It knows no
-config and writes no file; `grow.py` makes it.
+`GrownReader` behaves like a reader of the large network's folder. It puts small weights in their seats, zeros
+where a new part would write to the residual, and random numbers elsewhere, which depend on the name and the
+seed only. It knows no config and writes no file; `grow.py` creates it.
 
     h, H, e, E    small and large hidden size, small and large eps of all norms
-    c             the constant channel: every word's embedding holds it, every norm sees its square
+    c             the constant channel: every embedding contains it, every norm sees its square
     hidden norms  (|x|^2 + c^2) / H + E = h/H * (|x|^2 / h + e), so E = (e h - c^2) / H and weight * sqrt(h/H)
 """
 
@@ -38,11 +38,11 @@ from wager.train.grow_shape import (
 )
 
 SPREAD = 0.02
-"""Standard deviation of random weights, as networks of this kind are initialised."""
+"""Standard deviation of random weights, as in the initialisation of such networks."""
 CONSTANT_SHARE = 0.75
-"""c^2 as a part of e * h; the fourth that is left makes the factors on matrices powers of two."""
+"""c^2 as a fraction of e * h; with this value the factors of matrices are powers of two."""
 GAP, GAP_RMS = 100.0, 1000.0
-"""A new word scores this much under the word it copies where the last residual has this RMS."""
+"""Score difference between a new token id and the one it copies, at a last residual of RMS GAP_RMS."""
 
 _LAYER = re.compile(r"layers\.(\d+)\.(.+)")
 
@@ -56,7 +56,9 @@ class Width(NamedTuple):
 
 @dataclass(frozen=True)
 class Growth:
-    """One network's way from small to large. `num_features` is 0 for a target, a drafter's tapped layers."""
+    """The growth of one network. `num_features` is 0 for a target, else the drafter's number of feature
+    layers.
+    """
 
     small: LayerShape
     big: LayerShape
@@ -85,7 +87,7 @@ class Growth:
         return self._shapes(self.small, self.hidden.small, self.vocab.small, self.tied)
 
     def big_shapes(self) -> dict[str, tuple[int, ...]]:
-        """All tensors of the large network in the order of its passes; a head of its own, never tied."""
+        """Returns all tensors of the large network in the order of its passes; the head is never tied."""
         return self._shapes(self.big, self.hidden.big, self.vocab.big, False)
 
     def _shapes(self, net: LayerShape, hidden: int, vocab: int, tied: bool) -> dict[str, tuple[int, ...]]:
@@ -129,12 +131,14 @@ def _layer_shapes(net: LayerShape, hidden: int, bias: bool) -> dict[str, tuple[i
 
 
 def choose_constant(eps: float, hidden: int, dtype: torch.dtype) -> float:
-    """c, as the dtype holds it: its square stands for most of eps, so that norms come out the same."""
+    """Returns c in the precision of the dtype; its square replaces most of eps, so that norms do not
+    change.
+    """
     return float(torch.tensor(math.sqrt(CONSTANT_SHARE * eps * hidden), dtype=dtype))
 
 
 class GrownReader(WeightReader):
-    """The large network's weights by name. It has no files: `source` reads the small one's."""
+    """The large network's weights by name. It has no files: `source` reads those of the small network."""
 
     def __init__(
         self,
@@ -144,7 +148,7 @@ class GrownReader(WeightReader):
         device: torch.device | str = "cpu",
         seed: int = 0,
     ) -> None:
-        """Open the small folder, whose weights are read in float64; raises WeightsError as that does."""
+        """Opens the small folder, whose weights are read in float64. Raises WeightsError."""
         self.source = WeightReader(folder, torch.float64)
         self.folder, self.dtype, self.device = self.source.folder, dtype, torch.device(device)
         self.growth, self.seed = growth, seed
@@ -157,22 +161,24 @@ class GrownReader(WeightReader):
         return self._shapes[name]
 
     def leftovers(self) -> list[str]:
-        """None: nothing is made that is not asked for."""
+        """Returns an empty list, because every tensor is created on demand."""
         return []
 
     def get(self, name: str, shape: Sequence[int], check_finite: bool = True) -> Tensor:
-        """A grown tensor on the device; WeightsError where a small one is missing or of the wrong shape."""
+        """Returns a grown tensor on the device. Raises WeightsError if a small one is missing or has a wrong
+        shape.
+        """
         assert self._shapes.get(name) == tuple(shape), f"{name} of shape {tuple(shape)}"
         found = _LAYER.search(name)
         return self._outer(name) if found is None else self._inner(name, int(found[1]), found[2])
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """All of them, one after the other; none is kept here."""
+        """Yields all tensors, one after the other; none is cached."""
         for name, shape in self._shapes.items():
             yield name, self.get(name, shape)
 
     def _inner(self, name: str, layer: int, part: str) -> Tensor:
-        """A tensor of a layer, which does a small layer's work or none."""
+        """Returns a tensor of a layer, whether the layer has a small counterpart or not."""
         seats = self.growth.layers
         if layer in seats:
             small = self._small(name.replace(f"layers.{layer}.", f"layers.{seats.index(layer)}.", 1))
@@ -194,9 +200,10 @@ class GrownReader(WeightReader):
         return self._norm(name, name, self._small(name))
 
     def _reading(self, name: str, part: str, small: Tensor | None) -> Tensor:
-        """A matrix that reads the residual (or its bias): random around the small one.
+        """Returns a matrix that reads the residual, or its bias: random except for the small one.
 
-        Columns of new channels may be random: they meet zeros, the constant channel's after its norm too.
+        Columns of new channels may be random, because their inputs are zero; so is the constant channel after
+        its norm.
         """
         grown = self._random(name)
         if small is None:
@@ -207,7 +214,7 @@ class GrownReader(WeightReader):
         return grown
 
     def _writing(self, name: str, part: str, small: Tensor | None) -> Tensor:
-        """A matrix that writes to the residual (or its bias): nothing but what the small one writes."""
+        """Returns a matrix that writes to the residual, or its bias: zero except for the small one."""
         grown = self._zeros(name)
         if small is not None:
             columns = self._columns[part.split(".")[1]]
@@ -225,7 +232,7 @@ class GrownReader(WeightReader):
         hidden, constant = self.growth.hidden, self.growth.constant_channel
         grown[: hidden.small] = (small * math.sqrt(hidden.small / hidden.big)).to(grown)
         if constant is not None:
-            # Only the last norm lets the constant through, to the head.
+            # Only the last norm passes the constant on, to the head.
             grown[constant] = self._push if name in ("model.norm.weight", "norm.weight") else 0.0
         return grown
 
@@ -238,9 +245,9 @@ class GrownReader(WeightReader):
         return grown
 
     def _head(self, name: str) -> Tensor:
-        """New words copy the old in turn and lose a positive amount through the constant channel.
+        """Returns the head. New rows copy the old ones in turn and are lowered through the constant channel.
 
-        So none can score above the word it copies, and together they have next to no probability.
+        So no new token id can score above the one it copies, and together they have almost no probability.
         """
         growth = self.growth
         small = self._small("model.embed_tokens.weight" if growth.tied else name).to(self.dtype)
@@ -254,8 +261,10 @@ class GrownReader(WeightReader):
         return grown
 
     def _fc(self, name: str) -> Tensor:
-        """Features are residuals as they stand, so the constant's columns are zero; a norm follows, so new
-        rows are zero too. The scale makes up for the constant, which that norm does not see.
+        """Returns the feature projection. Features are residuals, so the columns of the constant are zero.
+
+        A norm follows, so new rows are zero too. The scale compensates the constant, which that norm does not
+        see.
         """
         growth, grown = self.growth, self._random(name)
         hidden = growth.hidden
@@ -273,9 +282,9 @@ class GrownReader(WeightReader):
 
     @cached_property
     def _rows(self) -> dict[str, tuple[Seats, float]]:
-        """Of each matrix that reads: where its rows go, and their factor.
+        """Returns for each matrix that reads: the seats of its rows, and their factor.
 
-        The factor on queries and keys only keeps eps in proportion: a norm follows that takes it away.
+        The factor of queries and keys only keeps eps in proportion, because a norm follows that cancels it.
         """
         small, big = self.growth.small, self.growth.big
         queries = [(head, index) for index, head in enumerate(query_heads(small, big))]
@@ -295,7 +304,7 @@ class GrownReader(WeightReader):
 
     @cached_property
     def _columns(self) -> dict[str, Seats]:
-        """Of each matrix that writes: which columns carry the small one's."""
+        """Returns for each matrix that writes: the columns of the small one."""
         small, big = self.growth.small, self.growth.big
         queries = [(head, index) for index, head in enumerate(query_heads(small, big))]
         return {
@@ -305,14 +314,17 @@ class GrownReader(WeightReader):
 
     @property
     def _push(self) -> float:
-        """The constant's weight in the last norm and, negative, in new words: their product makes the gap."""
+        """Returns the constant's weight in the last norm and, negated, in new head rows; the product is the
+        gap.
+        """
         hidden = self.growth.hidden
         at_one = self.growth.constant * math.sqrt(hidden.big / hidden.small)
         return math.sqrt(GAP * GAP_RMS / at_one)
 
     def _factor(self, square: float) -> float:
-        """The root of a ratio of eps. In 16 bits the nearest power of two, which rounds no weight: eps is off
-        by a factor of two at most then, far below what these dtypes can tell.
+        """Returns the root of a ratio of eps, in 16 bits rounded to a power of two, which rounds no weight.
+
+        Eps is then wrong by at most a factor of two, far below the precision of these dtypes.
         """
         if self.dtype.itemsize >= 4:
             return math.sqrt(square)
@@ -332,7 +344,7 @@ class GrownReader(WeightReader):
 
 
 def _put(grown: Tensor, small: Tensor, rows: Seats, columns: Seats | None = None) -> None:
-    """Copy what sits at the small seats to the large ones; a vector has rows only."""
+    """Copies the values at the small seats to the large ones; a vector has rows only."""
     own = small[list(rows.small)]
     if small.ndim == 1:
         grown[list(rows.big)] = own.to(grown)

@@ -1,7 +1,7 @@
-"""What a pair reached on text it has not learned from, by kind: the target's loss, the drafter's acceptance.
+"""The quality of a pair on held-out text, by kind: the target's loss and the drafter's acceptance.
 
-Reads a held-out file, continues the beginnings of its texts with the target, and asks what the drafter would
-have offered on the way. It writes no files and trains nothing; recipe.py keeps its figures.
+It reads a held-out file, continues the beginnings of its texts with the target, and determines what the
+drafter would have offered. It writes no files and trains nothing; recipe.py stores its figures.
 """
 
 from __future__ import annotations
@@ -40,24 +40,26 @@ _ROWS_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
-class Trial:
-    """How a drafter is judged."""
+class JudgeOptions:
+    """How a drafter is evaluated."""
 
     num_texts: int = 40
-    """Texts of each kind, chosen evenly over the file; 0: all."""
+    """Number of texts of each kind, spread evenly over the file; 0: all."""
     num_output: int = 128
     temperatures: tuple[float, ...] = (0.0, 0.8)
 
 
 def read_heldout(path: Path) -> dict[str, list[str]]:
-    """The texts of a held-out file by kind; worked problems made from templates also stand apart."""
+    """Returns the texts of a held-out file by kind; worked problems from templates also have a kind of their
+    own.
+    """
     by_kind: dict[str, list[str]] = defaultdict(list)
     for record in read_records(path):
         by_kind[record.kind].append(record.text)
         if record.kind == "math":
             by_kind["math-templated" if "generated" in record.source else "math-natural"].append(record.text)
     if not by_kind:
-        raise InputError(f"{path} holds no text", field="heldout")
+        raise InputError(f"{path} has no text", field="heldout")
     return dict(by_kind)
 
 
@@ -65,7 +67,9 @@ def read_heldout(path: Path) -> dict[str, list[str]]:
 def losses(
     model: Any, tokenizer: tokenizers.Tokenizer, texts: TextsByKind, num_texts: int = 100
 ) -> dict[str, dict[str, float]]:
-    """Nats per token and per character of each kind, over the first 1,024 tokens of its texts (0: all)."""
+    """Returns nats per token and per character of each kind, over the first 1,024 tokens of its texts (0:
+    all).
+    """
     model.eval()
     found = {}
     for kind, own in texts.items():
@@ -84,40 +88,48 @@ def losses(
 
 
 def evenly(texts: Sequence[str], count: int) -> Sequence[str]:
-    """`count` of the texts, spread over their order, which may go by source; 0: all."""
+    """Returns `count` of the texts, spread evenly, because their order may depend on the source; 0: all."""
     if not 0 < count < len(texts):
         return texts
     return [texts[i * len(texts) // count] for i in range(count)]
 
 
 def judge(
-    net: DFlashNet, teacher: HFTeacher, tokenizer: tokenizers.Tokenizer, texts: TextsByKind, trial: Trial
+    net: DFlashNet,
+    teacher: HFTeacher,
+    tokenizer: tokenizers.Tokenizer,
+    texts: TextsByKind,
+    options: JudgeOptions,
 ) -> dict[str, dict[str, Any]]:
-    """Tokens per step, acceptance by depth and repetition, by `{kind}_t{temperature}`."""
+    """Returns tokens per step, acceptance by depth and repetition, by `{kind}_t{temperature}`."""
     net.eval()
     found = {}
     for kind, own in texts.items():
-        encoded = [tokenizer.encode(text[:_PROMPT_CHARACTERS]).ids for text in evenly(own, trial.num_texts)]
+        encoded = [tokenizer.encode(text[:_PROMPT_CHARACTERS]).ids for text in evenly(own, options.num_texts)]
         prompts = [ids for ids in encoded if len(ids) >= _LEAST_PROMPT]
         if not prompts:
             continue
-        for temperature in trial.temperatures:
-            found[f"{kind}_t{temperature:g}"] = _judge_rows(net, teacher, prompts, temperature, trial)
+        for temperature in options.temperatures:
+            found[f"{kind}_t{temperature:g}"] = _judge_rows(net, teacher, prompts, temperature, options)
     return found
 
 
 def _judge_rows(
-    net: DFlashNet, teacher: HFTeacher, prompts: Sequence[Sequence[int]], temperature: float, trial: Trial
+    net: DFlashNet,
+    teacher: HFTeacher,
+    prompts: Sequence[Sequence[int]],
+    temperature: float,
+    options: JudgeOptions,
 ) -> dict[str, Any]:
     ranks, fresh, outputs = [], [], []
     for start in range(0, len(prompts), _ROWS_AT_ONCE):
         part = prompts[start : start + _ROWS_AT_ONCE]
         seeds = list(range(_FIRST_SEED + start, _FIRST_SEED + start + len(part)))
-        done = write_rows(teacher.model, part, trial.num_output, temperature, seeds)
-        rows = Rows(done.tokens, done.num_prompt, trial.num_output, temperature, seeds)
+        done = write_rows(teacher.model, part, options.num_output, temperature, seeds)
+        rows = Rows(done.tokens, done.num_prompt, options.num_output, temperature, seeds)
         ranks.append(offered(net, teacher, rows).ranks)
         for row, length in zip(done.tokens.cpu().numpy(), done.num_prompt.tolist(), strict=True):
-            end = length + trial.num_output
+            end = length + options.num_output
             fresh.append(~repeating(row[:end])[length:])
             outputs.append(row[length:end])
     all_ranks = np.concatenate(ranks)

@@ -1,7 +1,7 @@
 """The training loop that target and drafter share: optimiser, schedule, checkpoints, resume, progress.
 
-It knows only a loss function over a batch of rows; what is learned is the caller's business. Every random
-choice comes from the seed and the update's number, so a resumed run continues as an uninterrupted one.
+It knows only a loss function over a batch of rows. Every random choice depends on the seed and the number of
+the update, so a resumed run continues like an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from wager.train.muon import StackedMuon
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How long and how fast to learn."""
+    """The length and the speed of training."""
 
     updates: int = 1000
     batch_rows: int = 32
     lr: float = 2e-3
     warm_up: int = 50
     end_lr: float = 0.05
-    """The last learning rate, as a part of `lr`."""
+    """The last learning rate as a fraction of `lr`."""
     weight_decay: float = 0.1
     clip: float = 1.0
     seed: int = 0
@@ -41,12 +41,12 @@ class TrainConfig:
     mixed_precision: bool = True
     optimizer: str = "adamw"
     max_seconds: float = 0.0
-    """Stop the schedule at this time: the learning rate then falls by elapsed time instead of updates."""
+    """Time limit; with a limit the learning rate falls by elapsed time instead of updates."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where training stands."""
+    """The state of training, for reports."""
 
     update: int
     updates: int
@@ -58,14 +58,14 @@ class Progress:
 
 
 @dataclass
-class Standing:
-    """What of a run, beside weights and optimisers, a checkpoint must keep."""
+class RunState:
+    """What a checkpoint stores of a run besides weights and optimisers."""
 
     update: int = 0
     elapsed_s: float = 0.0
     smoothed: float = math.nan
     losses: list[float] = field(default_factory=list)
-    """Since the last report."""
+    """Losses since the last report."""
 
 
 Loss = Callable[[Tensor, torch.Generator], Tensor]
@@ -77,7 +77,7 @@ class Batches:
 
     def __init__(self, rows: npt.NDArray[np.int32], batch_rows: int, seed: int) -> None:
         if len(rows) == 0:
-            raise InputError("holds no rows to train on", field="corpus")
+            raise InputError("has no rows for training", field="corpus")
         self.rows = rows
         self.batch_rows = min(batch_rows, len(rows))
         self.seed = seed
@@ -94,7 +94,7 @@ class Batches:
 
 
 class Optimizers:
-    """AdamW for all, or Muon for the matrices of the layers and AdamW for the rest."""
+    """AdamW for all parameters, or Muon for the matrices of the layers and AdamW for the others."""
 
     def __init__(self, module: nn.Module, config: TrainConfig) -> None:
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
@@ -139,12 +139,12 @@ class Trainer:
     evaluate: Callable[[], dict[str, float]] | None = None
     checkpoint: Path | None = None
     settings: Mapping[str, object] | None = None
-    """What the weights depend on: a checkpoint made with others is refused."""
+    """The settings that the weights depend on; a checkpoint with other settings is refused."""
     stop: Callable[[], bool] | None = None
-    """Asked after every update; where it says yes, a checkpoint is saved and KeyboardInterrupt raised."""
+    """Called after every update; if it returns True, a checkpoint is saved and KeyboardInterrupt raised."""
 
     def run(self) -> float:
-        """Train to the end, from a checkpoint where there is one; returns the last smoothed loss."""
+        """Trains to the end, from a checkpoint if there is one; returns the last smoothed loss."""
         config = self.config
         batches = Batches(self.rows, config.batch_rows, config.seed)
         optimizers = Optimizers(self.module, config)
@@ -161,12 +161,12 @@ class Trainer:
             if done % config.report_every == 0 or done == config.updates or self._is_evaluation(done):
                 standing.smoothed = _mean(losses, done)
                 losses.clear()
-                self._tell(done, standing.smoothed, lr, time.perf_counter() - began, done - first)
+                self._report(done, standing.smoothed, lr, time.perf_counter() - began, done - first)
             stopped = self.stop is not None and self.stop()
             if stopped or self._is_checkpoint(done):
                 elapsed_s = before_s + time.perf_counter() - began
                 self._save(
-                    Standing(done, elapsed_s, standing.smoothed, [float(x) for x in losses]), optimizers
+                    RunState(done, elapsed_s, standing.smoothed, [float(x) for x in losses]), optimizers
                 )
             if stopped:
                 raise KeyboardInterrupt
@@ -177,7 +177,7 @@ class Trainer:
         return every > 0 and (done % every == 0 or done == self.config.updates)
 
     def _share(self, update: int, elapsed_s: float) -> float:
-        """How much of the schedule is done: by updates, or by time where that is ahead."""
+        """Returns the finished share of the schedule: by updates, or by time if that is further."""
         share = update / self.config.updates
         return max(share, elapsed_s / self.config.max_seconds) if self.config.max_seconds else share
 
@@ -198,7 +198,7 @@ class Trainer:
         every = self.config.evaluate_every
         return self.evaluate is not None and every > 0 and (done % every == 0 or done == self.config.updates)
 
-    def _tell(self, done: int, loss: float, lr: float, elapsed: float, count: int) -> None:
+    def _report(self, done: int, loss: float, lr: float, elapsed: float, count: int) -> None:
         found = None
         if self.evaluate is not None and self._is_evaluation(done):
             found = self.evaluate()
@@ -206,7 +206,7 @@ class Trainer:
             speed = count * self.config.batch_rows / max(elapsed, 1e-9)
             self.report(Progress(done, self.config.updates, loss, lr, speed, elapsed, found))
 
-    def _save(self, standing: Standing, optimizers: Optimizers) -> None:
+    def _save(self, standing: RunState, optimizers: Optimizers) -> None:
         if self.checkpoint is None:
             return
         self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
@@ -220,28 +220,28 @@ class Trainer:
         torch.save(state, waiting)
         waiting.replace(self.checkpoint)
 
-    def _resume(self, optimizers: Optimizers) -> Standing:
+    def _resume(self, optimizers: Optimizers) -> RunState:
         if self.checkpoint is None or not self.checkpoint.exists():
-            return Standing()
+            return RunState()
         state = read_checkpoint(self.checkpoint, self.settings or {}, self.device)
         try:
             self.module.load_state_dict(state["module"])
             optimizers.load(state["optimizers"])
-            return Standing(**state["standing"])
+            return RunState(**state["standing"])
         except Exception as error:
             raise _not_ours(self.checkpoint, error) from error
 
 
 def read_checkpoint(path: Path, settings: Mapping[str, object], device: torch.device) -> dict[str, Any]:
-    """A run's state as stored. Raises InputError where it is damaged, or made with other settings."""
+    """Returns the stored state of a run. Raises InputError if it is damaged or has other settings."""
     try:
         state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
         other = differences(state.get("settings", {}), settings)
-        Standing(**state["standing"])  # complains of what is missing
+        RunState(**state["standing"])  # raises if a field is missing
     except Exception as error:
         raise _not_ours(path, error) from error
     if other:
-        raise InputError(f"{path} is of other settings: {other}", field="checkpoint")
+        raise InputError(f"{path} has other settings: {other}", field="checkpoint")
     return state
 
 
@@ -250,7 +250,7 @@ def _not_ours(path: Path, error: Exception) -> InputError:
 
 
 def differences(stored: Mapping[str, object], wanted: Mapping[str, object]) -> str:
-    """Where two sets of settings differ, in words; empty where they agree."""
+    """Returns a description of the differences between two sets of settings; empty if they agree."""
     names = [name for name in {**stored, **wanted} if stored.get(name) != wanted.get(name)]
     return ", ".join(
         f"{name} was {stored.get(name, 'unset')}, now {wanted.get(name, 'unset')}" for name in names
@@ -258,7 +258,7 @@ def differences(stored: Mapping[str, object], wanted: Mapping[str, object]) -> s
 
 
 def _mean(losses: Sequence[Tensor], update: int) -> float:
-    """The mean loss; raises InputError when training has come to nothing."""
+    """Returns the mean loss. Raises InputError if it is not finite."""
     mean = float(torch.stack(list(losses)).mean())
     if not math.isfinite(mean):
         raise InputError(f"the loss became {mean} at update {update}", field="lr")
@@ -273,7 +273,7 @@ def _schedule(update: int, share: float, config: TrainConfig) -> float:
 
 
 def progress_lines(progress: Progress) -> Iterator[str]:
-    """A report as text."""
+    """Yields a report as text."""
     yield (
         f"update {progress.update}/{progress.updates}  loss {progress.loss:.4f}  lr {progress.lr:.2e}  "
         f"{progress.rows_per_s:.0f} rows/s  {progress.elapsed_s:.0f} s"

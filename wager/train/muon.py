@@ -1,8 +1,9 @@
-"""Muon for many small matrices: torch.optim.Muon's update, computed for all matrices of one shape at once.
+"""Muon for many small matrices: the update of torch.optim.Muon, computed for all matrices of one shape
+together.
 
-A small decoder has hundreds of little matrices, and one after the other their Newton-Schulz steps are
-thousands of kernel launches per update: more than the model's own passes. Stacked by shape they are a few
-batched products. Knows nothing of schedules; loop.py sets the learning rate.
+A small decoder has hundreds of small matrices. One after the other, their Newton-Schulz steps need thousands
+of kernel launches per update, more than the passes of the model. Stacked by shape they are a few batched
+products. This module knows nothing of schedules; loop.py sets the learning rate.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ _EPS = 1e-7
 
 
 class StackedMuon(torch.optim.Optimizer):
-    """Momentum (Nesterov), orthogonalised; the step's size matches AdamW's by the root of the longer side."""
+    """Nesterov momentum, orthogonalised; the step size is scaled by the root of the longer side to match
+    AdamW's.
+    """
 
     def __init__(
         self, params: Iterable[Tensor], lr: float, weight_decay: float = 0.1, momentum: float = 0.95
@@ -58,7 +61,7 @@ class StackedMuon(torch.optim.Optimizer):
 
 
 def orthogonalised(stack: Tensor) -> Tensor:
-    """Matrices [N, rows, columns] with their singular values brought near one, by Newton-Schulz."""
+    """Returns matrices [N, rows, columns] whose singular values are near one, by Newton-Schulz."""
     a, b, c = _COEFFICIENTS
     tall = stack.shape[1] > stack.shape[2]
     x = stack.bfloat16()

@@ -1,7 +1,7 @@
-"""The folder a training run writes to: the finished model at its top, work in progress in `training/`.
+"""The folder of a training run: the finished model at its top, work in progress in `training/`.
 
-It is looked at before any work begins, so that hours are not spent on a folder that cannot be written or that
-holds another model. Knows no networks; the courses of drafter and target use it.
+It is checked before any work begins, so that no hours are lost on a folder that cannot be written or that has
+another model. This module knows no networks; the training of drafters and targets uses it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from wager.errors import InputError
 
 
 class OutFolder:
-    """Where everything of one run lies."""
+    """The paths of one run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -26,9 +26,9 @@ class OutFolder:
         return self.work / "checkpoint.pt"
 
     def prepare(self, *, resume: bool | None) -> None:
-        """Make the folder, and see what is to be gone on from. Raises InputError naming what is wrong.
+        """Creates the folder and determines whether a run is continued. Raises InputError.
 
-        `resume`: True demands a checkpoint, False puts one away, None takes what there is.
+        `resume` True requires a checkpoint, False moves one away, and None continues if there is one.
         """
         try:
             self.work.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ class OutFolder:
             raise InputError(f"there is no checkpoint in {self.work}", field="resume")
 
     def refuse_other(self, *, drafter: bool) -> None:
-        """Raise InputError where the folder holds a model of the other sort, which would be overwritten."""
+        """Raises InputError if the folder has a model of the other kind, which would be overwritten."""
         path = self.path / "config.json"
         if not path.exists():
             return
@@ -52,8 +52,8 @@ class OutFolder:
             raise InputError(f"{path} cannot be read: {error}", field="out") from error
         if ("dflash_config" in values) != drafter:
             kind = "a drafter" if drafter else "a target"
-            raise InputError(f"{self.path} holds a model that is not {kind}", field="out")
+            raise InputError(f"{self.path} has a model that is not {kind}", field="out")
 
     def note(self, name: str, values: Mapping[str, object]) -> None:
-        """Keep figures beside the work, for machines."""
+        """Stores figures as JSON in the work folder."""
         (self.work / name).write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")

@@ -1,9 +1,9 @@
-"""The recipe of the demo pair, stage by stage: tokenizer, target, its own text, drafters, what they reached.
+"""The recipe of the demo pair in stages: tokenizer, target, the target's texts, drafters, figures.
 
     python -m wager.train.recipe --corpus corpus.jsonl.xz --heldout heldout.jsonl.xz --out build/demo
 
-Each stage has a time budget and leaves its results in the output folder, so a later stage can be run again.
-Meant for one GPU and some minutes; `--tiny` runs the whole of it in small on a CPU.
+Each stage has a time budget and stores its results in the output folder, so a later stage can run again. It
+is meant for one GPU and some minutes; `--tiny` runs all stages at a small size on a CPU.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from torch import Tensor
 from wager.errors import InputError, WagerError
 from wager.train.corpus import Record, TokenArray, TokenCorpus, read_records, tokenize
 from wager.train.drafter import (
+    BlockSampling,
     DrafterShape,
     GraphedTeacher,
     HFTeacher,
-    Lesson,
     Teacher,
     block_loss,
     build_drafter,
@@ -40,7 +40,7 @@ from wager.train.drafter import (
     save_drafter,
 )
 from wager.train.generate import write_rows
-from wager.train.heldout import Trial, judge, losses, read_heldout
+from wager.train.heldout import JudgeOptions, judge, losses, read_heldout
 from wager.train.loop import Progress, TrainConfig, Trainer, progress_lines
 from wager.train.target import TargetShape, build_model, next_token_loss, save_target
 from wager.train.tokenizer import (
@@ -66,12 +66,12 @@ Rows = npt.NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Scale:
-    """Everything that differs between the recipe and its trial run."""
+    """The values that differ between the full recipe and `--tiny`."""
 
     documents: int
-    """Documents read; 0: all."""
+    """Number of documents read; 0: all."""
     characters: int
-    """Of each kind, for the tokenizer."""
+    """Number of characters of each kind that the tokenizer is trained on."""
     vocab_size: int
     target: TargetShape
     row_len: int
@@ -83,7 +83,7 @@ class Scale:
     drafter_training: TrainConfig
     chain_training: TrainConfig
     num_output: int
-    """Tokens written behind every held-out beginning."""
+    """Number of tokens written after every held-out prompt."""
 
 
 FULL = Scale(
@@ -120,11 +120,11 @@ TINY = Scale(
 
 
 class DrafterPlan(NamedTuple):
-    """A drafter to be trained."""
+    """A drafter to train."""
 
     name: str
     shape: DrafterShape
-    lesson: Lesson
+    sampling: BlockSampling
 
 
 def say(*words: object) -> None:
@@ -141,7 +141,7 @@ def num_parameters(module: torch.nn.Module) -> int:
 
 
 def texts_of(path: Path, seed: int, limit: int = 0) -> list[Record]:
-    """The corpus, two of three worked problems with their reasoning in the think span."""
+    """Returns the corpus; two of three worked problems have their reasoning in the think span."""
     chance = random.Random(seed)
     records: list[Record] = []
     for record in read_records(path):
@@ -149,29 +149,30 @@ def texts_of(path: Path, seed: int, limit: int = 0) -> list[Record]:
         if record.kind == "math" and chance.random() < 2 / 3:
             text = with_thinking(text)
         records.append(replace(record, text=text))
-        if limit and len(records) >= limit:
+        if len(records) == limit:
             break
     return records
 
 
 def plan_drafters(text: str) -> list[DrafterPlan]:
-    """From `layers:taps:soft,...`: taps are target layers joined by `-`, or `auto`."""
+    """Reads `layers:taps:soft,...`; taps are target layers joined by `-`, or `auto`."""
     plans = []
     for part in text.split(",") if text != "none" else ():
         try:
             layers, taps, soft = part.split(":")
             ids = tuple(int(i) for i in taps.split("-")) if "-" in taps else ()
-            shape, lesson = DrafterShape(num_layers=int(layers), layer_ids=ids), Lesson(soft=float(soft))
+            shape = DrafterShape(num_layers=int(layers), layer_ids=ids)
+            sampling = BlockSampling(soft=float(soft))
         except ValueError as error:
             raise InputError(f"{part!r} is not layers:taps:soft", field="drafters") from error
-        plans.append(DrafterPlan(f"drafter-{part.replace(':', '_')}", shape, lesson))
+        plans.append(DrafterPlan(f"drafter-{part.replace(':', '_')}", shape, sampling))
     return plans
 
 
 def choose_prompts(
     documents: Mapping[str, Sequence[TokenArray]], size: int, count: int, chance: random.Random
 ) -> list[list[int]]:
-    """`count` pieces of `size` tokens, the kinds in turn, half of them from the beginning of a document."""
+    """Returns `count` parts of `size` tokens, with alternating kinds; half of them begin a document."""
     kinds = sorted(kind for kind, found in documents.items() if any(len(doc) >= size for doc in found))
     if not kinds:
         raise InputError(f"holds no document of {size} tokens", field="corpus")
@@ -211,7 +212,7 @@ class Recipe:
         say("done")
 
     def note(self, name: str, figures: object) -> None:
-        """Keep figures, at once also on disk: a later stage may fail."""
+        """Stores figures at once, because a later stage may fail."""
         self.figures[name] = figures
         (self.out / self.options.figures).write_text(json.dumps(self.figures, indent=1), encoding="utf-8")
 
@@ -250,7 +251,7 @@ class Recipe:
         return corpus
 
     def load_target(self) -> Any:
-        """The target as it ships: its weights as they were rounded for the folder."""
+        """Returns the target as it ships, with the rounded weights of the folder."""
         from transformers import Qwen3ForCausalLM
 
         loaded: Any = Qwen3ForCausalLM.from_pretrained(self.out / "target", dtype=torch.float32)
@@ -276,11 +277,13 @@ class Recipe:
         return self.load_target()
 
     def timed(self, config: TrainConfig, seconds: float) -> TrainConfig:
-        """The training with the options' optimiser, bounded by time in earnest and by updates in a trial."""
+        """Returns the training config with the optimiser of the options, limited by time or, with --tiny, by
+        updates.
+        """
         return replace(config, optimizer=self.options.optimizer, max_seconds=0.0 if self.tiny else seconds)
 
     def learn_next_tokens(self, model: Any, rows: Rows, config: TrainConfig, compiled: bool) -> None:
-        if compiled:  # one layer's code serves all: seconds to compile where the whole takes a minute
+        if compiled:  # all layers share the code of one layer, which compiles in seconds instead of a minute
             for layer in model.model.layers:
                 layer.compile(dynamic=False)
         if self.device.type == "cuda":
@@ -292,7 +295,7 @@ class Recipe:
         Trainer(model, loss, rows, config, self.device, show).run()
 
     def own_text(self, model: Any, corpus: TokenCorpus) -> Rows:
-        """Rows that begin with corpus text and go on as the target writes, greedy and sampled."""
+        """Returns rows that begin with corpus text and continue as the target writes, greedy and sampled."""
         path = self.out / "own_text.npy"
         if path.exists():
             stored: Rows = np.load(path)
@@ -305,7 +308,7 @@ class Recipe:
         rows: list[Rows] = []
         began = time.perf_counter()
         model.eval()
-        # At least one turn, however little time is given.
+        # There is at least one turn, whatever the time limit.
         while not rows or (
             len(rows) < scale.text_turns and time.perf_counter() - began < self.options.text_seconds
         ):
@@ -321,12 +324,12 @@ class Recipe:
         return found
 
     def drafter(self, plan: DrafterPlan, model: Any, rows: Rows) -> None:
-        """Train a block drafter on the target's own text, save it, and judge it."""
-        shape, lesson = plan.shape, plan.lesson
+        """Trains a block drafter on the target's own text, saves it and evaluates it."""
+        shape, sampling = plan.shape, plan.sampling
         if self.tiny:
             shape = replace(shape, num_heads=2, num_kv_heads=1, head_dim=32, intermediate_size=128)
-            lesson = replace(lesson, anchors=4)
-        config = drafter_config(shape, model.config, special_id(self.tokenizer, MASK), lesson)
+            sampling = replace(sampling, anchors=4)
+        config = drafter_config(shape, model.config, special_id(self.tokenizer, MASK), sampling)
         teacher = HFTeacher(model, tuple(config["dflash_config"]["target_layer_ids"]))
         quick: Teacher = GraphedTeacher(teacher) if self.device.type == "cuda" else teacher
         net = build_drafter(config, seed=1).to(self.device)
@@ -335,7 +338,7 @@ class Recipe:
         training = replace(self.scale.drafter_training, lr=self.options.drafter_lr)
 
         def loss(tokens: Tensor, generator: torch.Generator) -> Tensor:
-            return block_loss(net, quick, tokens, lesson, generator)
+            return block_loss(net, quick, tokens, sampling, generator)
 
         say("drafter", plan.name, num_parameters(net), "parameters, layers", teacher.layer_ids)
         timed = self.timed(training, self.options.drafter_seconds)
@@ -343,13 +346,13 @@ class Recipe:
         save_drafter(net, config, self.out / plan.name)
         plain = build_drafter(config).to(self.device)
         plain.load_state_dict({name: w.bfloat16().float() for name, w in net.state_dict().items()})
-        trial = Trial(self.options.judge_texts, self.scale.num_output)
-        found = judge(plain, teacher, self.tokenizer, self.heldout, trial)
+        options = JudgeOptions(self.options.judge_texts, self.scale.num_output)
+        found = judge(plain, teacher, self.tokenizer, self.heldout, options)
         self.note(plan.name, found)
         say(plan.name, {key: round(value["tokens_per_step"], 2) for key, value in found.items()})
 
     def chain(self, model: Any, rows: Rows) -> None:
-        """A tiny autoregressive drafter, trained on the target's own text."""
+        """Trains a small autoregressive drafter on the target's own text."""
         shape = TargetShape(model.config.vocab_size, 128, 2, 2, 1, 64, 384, 2048)
         ends = list(model.config.eos_token_id)
         small = build_model(shape, ends, model.config.pad_token_id, seed=3).to(self.device)
@@ -365,19 +368,17 @@ class Recipe:
 
 
 def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--corpus", required=True)
     parser.add_argument("--heldout", required=True)
     parser.add_argument("--out", required=True)
-    parser.add_argument("--tiny", action="store_true", help="a trial run in small")
-    parser.add_argument("--compile", action="store_true", help="compile the target while it is trained")
+    parser.add_argument("--tiny", action="store_true", help="run all stages at a small size")
+    parser.add_argument("--compile", action="store_true", help="compile the target for training")
     parser.add_argument("--optimizer", choices=("muon", "adamw"), default="muon")
-    parser.add_argument("--layers", type=int, default=20, help="of the target")
+    parser.add_argument("--layers", type=int, default=20, help="number of layers of the target")
     parser.add_argument("--batch-rows", type=int, default=64, help="rows per update of the target")
     parser.add_argument("--lr", type=float, default=3e-3)
-    parser.add_argument("--weight-decay", type=float, default=0.5, help="of the target")
+    parser.add_argument("--weight-decay", type=float, default=0.5, help="weight decay of the target")
     parser.add_argument("--drafter-lr", type=float, default=2e-3)
     parser.add_argument("--target-seconds", type=float, default=420)
     parser.add_argument("--text-seconds", type=float, default=100)

@@ -1,7 +1,8 @@
-"""Every setting of `wager train` and `wager train-target`: frozen, checked when made, with help and range.
+"""Every setting of `wager train` and `wager train-target`: frozen, checked when created, with help and range.
 
-The flags of both verbs are generated from the fields here. It knows neither torch nor what the values do.
-`lasting` are the values that a trained drafter depends on: a checkpoint made with others is not gone on from.
+The flags of both commands are generated from these fields. This module imports no torch and does not know
+what the values do. `lasting` returns the values that trained weights depend on: a run does not continue from
+a checkpoint with others.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _AUTO = "auto"
 
 
 def _setting(default: Any, allowed: Allowed, help: str, *, lasts: bool = True) -> Any:
-    """A field; `lasts` tells whether the weights that come out depend on it."""
+    """Returns a field; `lasts` says whether the trained weights depend on it."""
     return field(default=default, metadata={"allowed": allowed, "help": help, "lasts": lasts})
 
 
@@ -41,7 +42,7 @@ _OPTIMIZER = _one_of("muon", "adamw")
 
 
 def _check(config: Any) -> None:
-    """Check every field, and turn whole numbers into floats where floats are meant."""
+    """Checks every field, and converts whole numbers to floats where a float is expected."""
     for setting in settings_of(type(config)):
         value = getattr(config, setting.name)
         setting.check(value)
@@ -50,12 +51,12 @@ def _check(config: Any) -> None:
 
 
 def lasting(config: DrafterSettings | TargetSettings) -> dict[str, object]:
-    """The values that the trained weights depend on, by name."""
+    """Returns the values that the trained weights depend on, by name."""
     return {one.name: getattr(config, one.name) for one in fields(config) if one.metadata["lasts"]}
 
 
 def read_taps(text: str) -> tuple[int, ...]:
-    """Target layers out of `1-9-17`; none for `auto`."""
+    """Returns the target layers of `1-9-17`; none for `auto`."""
     return () if text == _AUTO else tuple(int(part) for part in text.split("-"))
 
 
@@ -63,64 +64,72 @@ def read_taps(text: str) -> tuple[int, ...]:
 class DrafterSettings:
     """How a block drafter is trained."""
 
-    layers: int = _setting(3, _whole(1, 64), "Layers of the drafter.")
+    layers: int = _setting(3, _whole(1, 64), "Number of layers of the drafter.")
     taps: str = _setting(
-        _AUTO, _TAPS, "Target layers it looks at, as 1-9-17; auto: five, spread by the published rule."
+        _AUTO, _TAPS, "Target layers that give features, as 1-9-17; auto: five, spread by the published rule."
     )
-    heads: int = _setting(0, _whole(0, 256), "Its query heads; 0: as many as the target.")
-    kv_heads: int = _setting(0, _whole(0, 256), "Its key and value heads; 0: as many as the target.")
-    head_dim: int = _setting(0, _whole(0, 1024), "Width of its heads, even; 0: the target's.")
-    intermediate_size: int = _setting(0, _whole(0, 65536), "Width of its MLP; 0: the target's.")
-    block_size: int = _setting(16, _whole(2, 64), "Tokens in a block, the known one included.")
-    mask_token_id: int = _setting(
-        -1, _whole(-1), "Token that stands for the unknown; -1: the tokenizer's own, else an unused id."
+    heads: int = _setting(0, _whole(0, 256), "Number of query heads; 0: as the target.")
+    kv_heads: int = _setting(0, _whole(0, 256), "Number of key and value heads; 0: as the target.")
+    head_dim: int = _setting(0, _whole(0, 1024), "Width of a head, even; 0: as the target.")
+    intermediate_size: int = _setting(0, _whole(0, 65536), "Width of the MLP; 0: as the target.")
+    block_size: int = _setting(16, _whole(2, 64), "Number of tokens in a block, including the known one.")
+    mask_token_id: int = _setting(-1, _whole(-1), "Mask token; -1: the tokenizer's own, else an unused id.")
+    shortest_block: int = _setting(4, _whole(2, 64), "Shortest block in training.")
+    full_share: float = _setting(0.6, _number(0.0, 1.0), "Share of blocks with full length.")
+    most_known: int = _setting(
+        7, _whole(1, 63), "Largest number of known tokens at the beginning of a block."
     )
-    shortest_block: int = _setting(
-        4, _whole(2, 64), "Blocks are trained from this length up to the full one."
+    one_known_share: float = _setting(0.7, _number(0.0, 1.0), "Share of blocks with one known token.")
+    anchors: int = _setting(48, _whole(1, 4096), "Number of blocks per row.")
+    fade: float = _setting(
+        7.0, _number(0.1, 1000.0), "Depth k has the weight exp(-(k - 1) / fade) in the loss."
     )
-    full_share: float = _setting(0.6, _number(0.0, 1.0), "Part of the blocks that have full length.")
-    most_known: int = _setting(7, _whole(1, 63), "Most known tokens at a block's beginning.")
-    one_known_share: float = _setting(0.7, _number(0.0, 1.0), "Part of the blocks with one known token.")
-    anchors: int = _setting(48, _whole(1, 4096), "Blocks trained in each row at once.")
-    fade: float = _setting(7.0, _number(0.1, 1000.0), "Depth k weighs exp(-(k - 1) / fade) in the loss.")
     soft_share: float = _setting(
-        0.5, _number(0.0, 1.0), "Part of the loss against the target's distribution, not only its token."
+        0.5,
+        _number(0.0, 1.0),
+        "Share of the loss against the target's distribution; the rest is against its token.",
     )
 
-    own_text: int = _setting(2000, _whole(0), "Texts the target writes to be learned from; 0: the corpus.")
-    greedy_share: float = _setting(0.4, _number(0.0, 1.0), "Part of those texts that is written greedily.")
+    own_text: int = _setting(
+        2000, _whole(0), "Number of texts that the target writes for training; 0: train on the corpus."
+    )
+    greedy_share: float = _setting(0.4, _number(0.0, 1.0), "Share of these texts that is written greedily.")
     min_temperature: float = _setting(0.5, _number(0.01, 2.0), "Lowest temperature of the other texts.")
     max_temperature: float = _setting(1.0, _number(0.01, 2.0), "Highest temperature of the other texts.")
     max_prompt: int = _setting(
-        192, _whole(4), "Longest beginning cut from a text, in tokens; at most half a row."
+        192, _whole(4), "Longest prompt taken from a text, in tokens; at most half a row."
     )
-    row_len: int = _setting(512, _whole(8), "Tokens in a row of training.")
-    heldout_share: float = _setting(0.05, _number(0.001, 0.5), "Part of the corpus kept for judging.")
-    heldout_texts: int = _setting(24, _whole(2, 4096), "Held-out beginnings that are judged.", lasts=False)
-    heldout_tokens: int = _setting(64, _whole(4, 4096), "Tokens behind each of them.", lasts=False)
-    documents: int = _setting(0, _whole(0), "Documents read from each file; 0: all.")
+    row_len: int = _setting(512, _whole(8), "Number of tokens in a training row.")
+    heldout_share: float = _setting(
+        0.05, _number(0.001, 0.5), "Share of the corpus that is held out for evaluation."
+    )
+    heldout_texts: int = _setting(
+        24, _whole(2, 4096), "Number of held-out prompts for evaluation.", lasts=False
+    )
+    heldout_tokens: int = _setting(64, _whole(4, 4096), "Number of tokens after each of them.", lasts=False)
+    documents: int = _setting(0, _whole(0), "Number of documents read from each file; 0: all.")
 
-    updates: int = _setting(2000, _whole(1), "Updates to make.")
-    batch_rows: int = _setting(8, _whole(1, 65536), "Rows in an update.")
+    updates: int = _setting(2000, _whole(1), "Number of updates.")
+    batch_rows: int = _setting(8, _whole(1, 65536), "Number of rows per update.")
     lr: float = _setting(2e-3, _number(1e-7, 1.0), "Highest learning rate.")
-    end_lr: float = _setting(0.05, _number(0.0, 1.0), "The last learning rate, as a part of lr.")
-    warm_up: int = _setting(50, _whole(0), "Updates in which the learning rate rises.")
+    end_lr: float = _setting(0.05, _number(0.0, 1.0), "Last learning rate as a fraction of lr.")
+    warm_up: int = _setting(50, _whole(0), "Number of updates in which the learning rate rises.")
     weight_decay: float = _setting(0.05, _number(0.0, 10.0), "Weight decay of the matrices.")
     clip: float = _setting(1.0, _number(1e-3, 1e6), "Largest norm of the gradient.")
     optimizer: str = _setting("muon", _OPTIMIZER, "muon for the matrices and adamw for the rest, or adamw.")
-    mixed_precision: bool = _setting(True, Allowed(bool), "Products in bfloat16 on a CUDA device.")
+    mixed_precision: bool = _setting(True, Allowed(bool), "Compute products in bfloat16 on a CUDA device.")
     dtype: str = _setting(
         _AUTO,
         _one_of(_AUTO, "float32", "bfloat16", "float16"),
-        "Numbers of the target's weights; auto: float32 on a CPU, else its own.",
+        "Number format of the target's weights; auto: float32 on a CPU, else its own.",
     )
     seed: int = _setting(0, _whole(0, 2**31 - 1), "The same seed gives the same drafter.")
 
-    device: str = _setting(_AUTO, _DEVICE, "Where it runs; auto: a CUDA device, if any.", lasts=False)
-    checkpoint_every: int = _setting(200, _whole(1), "Updates between checkpoints.", lasts=False)
-    evaluate_every: int = _setting(200, _whole(0), "Updates between looks at the held-out part.", lasts=False)
-    report_every: int = _setting(10, _whole(1), "Updates between reports.", lasts=False)
-    write_rows: int = _setting(32, _whole(1, 4096), "Texts written at once.", lasts=False)
+    device: str = _setting(_AUTO, _DEVICE, "Device; auto: a CUDA device if there is one.", lasts=False)
+    checkpoint_every: int = _setting(200, _whole(1), "Number of updates between checkpoints.", lasts=False)
+    evaluate_every: int = _setting(200, _whole(0), "Number of updates between evaluations.", lasts=False)
+    report_every: int = _setting(10, _whole(1), "Number of updates between reports.", lasts=False)
+    write_rows: int = _setting(32, _whole(1, 4096), "Number of texts written at once.", lasts=False)
 
     def __post_init__(self) -> None:
         _check(self)
@@ -136,36 +145,38 @@ class DrafterSettings:
 class TargetSettings:
     """How a small target is trained from scratch."""
 
-    vocab_size: int = _setting(8192, _whole(300, 200_000), "Words of the tokenizer, marks included.")
-    layers: int = _setting(20, _whole(1, 128), "Layers.")
-    hidden_size: int = _setting(256, _whole(8, 16384), "Width.")
-    heads: int = _setting(4, _whole(1, 256), "Query heads.")
-    kv_heads: int = _setting(2, _whole(1, 256), "Key and value heads; they divide the query heads.")
-    head_dim: int = _setting(64, _whole(2, 1024), "Width of a head; even.")
+    vocab_size: int = _setting(8192, _whole(300, 200_000), "Size of the vocabulary, including marks.")
+    layers: int = _setting(20, _whole(1, 128), "Number of layers.")
+    hidden_size: int = _setting(256, _whole(8, 16384), "Hidden size.")
+    heads: int = _setting(4, _whole(1, 256), "Number of query heads.")
+    kv_heads: int = _setting(2, _whole(1, 256), "Number of key and value heads; a divisor of heads.")
+    head_dim: int = _setting(64, _whole(2, 1024), "Width of a head, even.")
     intermediate_size: int = _setting(768, _whole(8, 65536), "Width of the MLP.")
-    max_position: int = _setting(2048, _whole(16, 1_000_000), "Longest text it is meant for.")
-    row_len: int = _setting(1024, _whole(8), "Tokens in a row of training.")
+    max_position: int = _setting(2048, _whole(16, 1_000_000), "Longest text.")
+    row_len: int = _setting(1024, _whole(8), "Number of tokens in a training row.")
     tokenizer_characters: int = _setting(
-        6_000_000, _whole(1000), "Characters of each kind that the tokenizer learns from."
+        6_000_000, _whole(1000), "Number of characters of each kind that the tokenizer is trained on."
     )
-    heldout_share: float = _setting(0.01, _number(0.001, 0.5), "Part of the corpus kept for judging.")
-    documents: int = _setting(0, _whole(0), "Documents read from each file; 0: all.")
+    heldout_share: float = _setting(
+        0.01, _number(0.001, 0.5), "Share of the corpus that is held out for evaluation."
+    )
+    documents: int = _setting(0, _whole(0), "Number of documents read from each file; 0: all.")
 
-    updates: int = _setting(4000, _whole(1), "Updates to make.")
-    batch_rows: int = _setting(32, _whole(1, 65536), "Rows in an update.")
+    updates: int = _setting(4000, _whole(1), "Number of updates.")
+    batch_rows: int = _setting(32, _whole(1, 65536), "Number of rows per update.")
     lr: float = _setting(4e-3, _number(1e-7, 1.0), "Highest learning rate.")
-    end_lr: float = _setting(0.05, _number(0.0, 1.0), "The last learning rate, as a part of lr.")
-    warm_up: int = _setting(100, _whole(0), "Updates in which the learning rate rises.")
+    end_lr: float = _setting(0.05, _number(0.0, 1.0), "Last learning rate as a fraction of lr.")
+    warm_up: int = _setting(100, _whole(0), "Number of updates in which the learning rate rises.")
     weight_decay: float = _setting(0.1, _number(0.0, 10.0), "Weight decay of the matrices.")
     clip: float = _setting(1.0, _number(1e-3, 1e6), "Largest norm of the gradient.")
     optimizer: str = _setting("muon", _OPTIMIZER, "muon for the matrices and adamw for the rest, or adamw.")
-    mixed_precision: bool = _setting(True, Allowed(bool), "Products in bfloat16 on a CUDA device.")
+    mixed_precision: bool = _setting(True, Allowed(bool), "Compute products in bfloat16 on a CUDA device.")
     seed: int = _setting(0, _whole(0, 2**31 - 1), "The same seed gives the same target.")
 
-    device: str = _setting(_AUTO, _DEVICE, "Where it runs; auto: a CUDA device, if any.", lasts=False)
-    checkpoint_every: int = _setting(500, _whole(1), "Updates between checkpoints.", lasts=False)
-    evaluate_every: int = _setting(500, _whole(0), "Updates between looks at the held-out part.", lasts=False)
-    report_every: int = _setting(10, _whole(1), "Updates between reports.", lasts=False)
+    device: str = _setting(_AUTO, _DEVICE, "Device; auto: a CUDA device if there is one.", lasts=False)
+    checkpoint_every: int = _setting(500, _whole(1), "Number of updates between checkpoints.", lasts=False)
+    evaluate_every: int = _setting(500, _whole(0), "Number of updates between evaluations.", lasts=False)
+    report_every: int = _setting(10, _whole(1), "Number of updates between reports.", lasts=False)
 
     def __post_init__(self) -> None:
         _check(self)

@@ -1,7 +1,7 @@
-"""Train a small target from scratch: next-token loss over packed rows of a corpus.
+"""Trains a small target from scratch: next-token loss over packed rows of a corpus.
 
-The network is transformers' own Qwen3, so the folder it writes is an ordinary model folder. Used for the demo
-target; people with a target of their own start at drafter.py.
+The network is Qwen3 of transformers, so the result is an ordinary model folder. The demo target is trained
+with this; for an existing target read drafter.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class TargetShape:
-    """A deep, narrow Qwen3: on a CPU such a target pays most for guessing."""
+    """A deep, narrow Qwen3; on a CPU speculation helps such a target most."""
 
     vocab_size: int = 8192
     hidden_size: int = 256
@@ -50,7 +50,7 @@ class TargetShape:
 
 
 def build_model(shape: TargetShape, eos_ids: list[int], pad_id: int, seed: int) -> Any:
-    """A fresh model with depth-scaled output projections."""
+    """Returns a new model with depth-scaled output projections."""
     from transformers import Qwen3ForCausalLM
 
     torch.manual_seed(seed)
@@ -63,13 +63,13 @@ def build_model(shape: TargetShape, eos_ids: list[int], pad_id: int, seed: int) 
 
 
 def next_token_loss(model: Any, tokens: Tensor) -> Tensor:
-    """Mean cross-entropy of every next token of rows [B, T]."""
+    """Returns the mean cross-entropy of every next token of rows [B, T]."""
     logits = model(tokens[:, :-1], use_cache=False).logits
     return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
 
 
 def save_target(model: Any, folder: Path, dtype: torch.dtype = torch.bfloat16, shard: str = "15MB") -> None:
-    """An ordinary model folder, weights in `dtype`, in shards."""
+    """Writes an ordinary model folder, with weights in `dtype`, in shards."""
     folder.mkdir(parents=True, exist_ok=True)
     tied = getattr(model, "_tied_weights_keys", None) if model.config.tie_word_embeddings else None
     state = {name: w.to(dtype) for name, w in model.state_dict().items() if name not in (tied or ())}

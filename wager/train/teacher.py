@@ -1,7 +1,7 @@
-"""A target's folder as training needs it: what it is, its tokenizer, its mask token, and the teacher.
+"""A target's folder as training needs it: its config, its tokenizer, its mask token, and the teacher.
 
-Refuses a model that Wager could not run afterwards, before anything is loaded. The teacher is transformers'
-own model, whose layers are read through hooks; text written by the target comes from elsewhere.
+It refuses a model that Wager could not run, before anything is loaded. The teacher is the model of
+transformers, whose layers are read through hooks; text written by the target comes from elsewhere.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _SPARE_WORDS = ("mask", "reserved", "unused", "pad", "unk")
 
 @dataclass(frozen=True)
 class TargetFolder:
-    """A supported target, not loaded yet."""
+    """A supported target that is not loaded yet."""
 
     folder: Path
     name: str
-    """As its users know it."""
+    """The published name."""
     values: dict[str, Any]
-    """Its config.json."""
+    """The values of its config.json."""
     spec: DecoderSpec
     tokenizer: Tokenizer
     template: ChatTemplate | None
 
     @property
     def mark(self) -> str:
-        """A short name by which a checkpoint knows its target again, wherever the folder lies."""
+        """Returns a fingerprint by which a checkpoint recognises its target, independent of the path."""
         found = hashlib.sha256((self.folder / "config.json").read_bytes())
         for path in sorted(self.folder.glob("*.safetensors")):
             found.update(f"{path.name} {path.stat().st_size}".encode())
@@ -52,7 +52,7 @@ class TargetFolder:
 
     @property
     def begin_id(self) -> int | None:
-        """The token its tokenizer puts before a text, if any."""
+        """The token that the tokenizer puts before a text, if any."""
         around = self.tokenizer.encode("")
         return around[0] if around and around[0] not in self.tokenizer.eos_ids else None
 
@@ -62,9 +62,9 @@ class TargetFolder:
 
 
 def open_target(folder: Path, name: str = "") -> TargetFolder:
-    """Look at a target, called by its folder's name unless another is given.
+    """Reads a target's folder; without a name, the folder's name is used.
 
-    Raises ModelError or InputError where no drafter could be trained for it.
+    Raises ModelError or InputError if no drafter can be trained for it.
     """
     values = read_config(folder)
     spec = read_spec(values)
@@ -75,14 +75,16 @@ def open_target(folder: Path, name: str = "") -> TargetFolder:
 
 
 class MaskToken(NamedTuple):
-    """The token that stands for the unknown, and why this one."""
+    """The mask token, and the reason for the choice."""
 
     token_id: int
     reason: str
 
 
 def pick_mask_token(target: TargetFolder, asked: int = -1) -> MaskToken:
-    """As asked, else the tokenizer's own, else an id no word has, else a special token no text holds."""
+    """Returns the requested id, else the tokenizer's own, else an unused id, else a special token that no
+    text has.
+    """
     tokenizer, vocab_size = target.tokenizer, target.spec.vocab_size
     if asked >= vocab_size:
         raise ConfigError("mask_token_id", asked, f"an id below the target's {vocab_size}")
@@ -92,18 +94,18 @@ def pick_mask_token(target: TargetFolder, asked: int = -1) -> MaskToken:
     if own is not None:
         return MaskToken(own, "the tokenizer's mask token")
     if tokenizer.vocab_size < vocab_size:
-        return MaskToken(tokenizer.vocab_size, "an id that no word of the tokenizer has")
+        return MaskToken(tokenizer.vocab_size, "an id that the tokenizer does not use")
     taken = {*tokenizer.eos_ids, tokenizer.bos_id}
     spare = {i: tokenizer.token(i) or "" for i in sorted(tokenizer.special_ids - taken)}
     for word in _SPARE_WORDS:
         for token_id, text in spare.items():
             if word in text.lower():
-                return MaskToken(token_id, f"the special token {text}, which no text holds")
-    raise InputError("has no mask token and no unused id: name one with --mask-token-id", field="tokenizer")
+                return MaskToken(token_id, f"the special token {text}, which occurs in no text")
+    raise InputError("has no mask token and no unused id: set one with --mask-token-id", field="tokenizer")
 
 
 class FolderTeacher(HFTeacher):
-    """A teacher in any dtype: the drafter sees float32, the target's head its own numbers."""
+    """A teacher in any dtype: the drafter receives float32, and the target's head its own dtype."""
 
     def observe(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         features, logits = super().observe(tokens)
@@ -121,7 +123,7 @@ def _widened(x: Tensor) -> Tensor:
 
 
 def silence_bars() -> None:
-    """Keep transformers from drawing bars of its own into the screen."""
+    """Disables the progress bars of transformers."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -130,7 +132,7 @@ def silence_bars() -> None:
 def load_teacher(
     target: TargetFolder, layer_ids: tuple[int, ...], device: torch.device, dtype: str = "auto"
 ) -> FolderTeacher:
-    """The target through transformers, on its device. Raises ModelError where its weights cannot be read."""
+    """Loads the target through transformers. Raises ModelError if its weights cannot be read."""
     from transformers import AutoModelForCausalLM
 
     silence_bars()
@@ -141,6 +143,6 @@ def load_teacher(
             local_files_only=True,
             trust_remote_code=False,
         )
-    except Exception as error:  # the library raises whatever its parts do
+    except Exception as error:  # the library raises many types
         raise ModelError(f"{target.folder}: cannot be loaded ({error})") from error
     return FolderTeacher(model.to(device), layer_ids)

@@ -1,8 +1,8 @@
-"""Texts to learn from and to judge by: beginnings out of the corpus, continued by the target itself.
+"""Texts for training and evaluation: prompts from the corpus, continued by the target itself.
 
-A text's beginning, temperature and seed are functions of (seed, number), so that writing can end at any
-number and go on from there. Who writes is handed in: this file does not know the engine. What is written is
-stored at once, with what it depends on.
+A text's prompt, temperature and seed are functions of (seed, number), so that writing can stop at any number
+and continue from there. The caller provides the writer: this module does not know the engine. Written texts
+are stored at once, with the settings they depend on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SAVE_EVERY_S = 30.0
 
 
 class TextOrder(NamedTuple):
-    """A text to be written; it may end earlier, at the target's own end."""
+    """A text to write; it may end earlier, at the target's end token."""
 
     prompt_ids: list[int]
     num_output: int
@@ -39,7 +39,7 @@ class TextOrder(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A text: its beginning from the corpus, and what the target wrote behind it."""
+    """A prompt from the corpus, and the text that the target wrote after it."""
 
     prompt_ids: list[int]
     output_ids: list[int]
@@ -52,12 +52,12 @@ class Text(NamedTuple):
 
 
 Writer = Callable[[Sequence[TextOrder]], Sequence[Sequence[int]]]
-"""Continues every order; outputs in the order asked for."""
+"""Continues every order and returns the outputs in the same order."""
 
 
 @dataclass(frozen=True)
-class Manner:
-    """How texts begin and how freely they are written."""
+class TextOptions:
+    """The lengths and temperatures of texts."""
 
     text_len: int
     max_prompt: int
@@ -66,66 +66,66 @@ class Manner:
     seed: int = 0
 
 
-class Beginnings:
-    """What to write, by number: the kinds in turn, chats from their last answer, other texts from a piece."""
+class PromptSource:
+    """The texts to write, by number: the kinds alternate; chats are cut before their last answer."""
 
-    def __init__(self, records: Sequence[Record], target: TargetFolder, manner: Manner) -> None:
-        self.target, self.manner = target, manner
+    def __init__(self, records: Sequence[Record], target: TargetFolder, options: TextOptions) -> None:
+        self.target, self.options = target, options
         self._by_kind: dict[str, list[Record]] = {}
         for record in records:
             self._by_kind.setdefault(record.kind, []).append(record)
         self._kinds = sorted(self._by_kind)
 
     def at(self, number: int) -> TextOrder:
-        """Raises InputError where the corpus has nothing to begin with."""
-        manner = self.manner
-        chance = random.Random(f"{manner.seed} {number}")
+        """Returns the order of this number. Raises InputError if the corpus has no suitable prompt."""
+        options = self.options
+        chance = random.Random(f"{options.seed} {number}")
         prompt_ids = self._prompt(number, chance)
-        is_greedy = chance.random() < manner.greedy_share
-        temperature = 0.0 if is_greedy else round(chance.uniform(*manner.temperatures), 2)
-        return TextOrder(prompt_ids, manner.text_len - len(prompt_ids), temperature, chance.getrandbits(31))
+        is_greedy = chance.random() < options.greedy_share
+        temperature = 0.0 if is_greedy else round(chance.uniform(*options.temperatures), 2)
+        return TextOrder(prompt_ids, options.text_len - len(prompt_ids), temperature, chance.getrandbits(31))
 
     def _prompt(self, number: int, chance: random.Random) -> list[int]:
         for attempt in range(_TRIES):
-            # Another kind at every try: all texts of one may be too short.
+            # Every attempt uses another kind, because all texts of one kind may be too short.
             own = self._by_kind[self._kinds[(number + attempt) % len(self._kinds)]]
             record = chance.choice(own)
-            found = self._asked(record) if record.prompt else self._piece(record, chance)
+            found = self._chat_prompt(record) if record.prompt else self._piece(record, chance)
             if found is not None:
                 return found
         raise InputError(
-            f"holds no beginning of {_LEAST_PROMPT} to {self.manner.max_prompt} tokens", field="corpus"
+            f"has no prompt of {_LEAST_PROMPT} to {self.options.max_prompt} tokens", field="corpus"
         )
 
-    def _asked(self, record: Record) -> list[int] | None:
-        """A chat up to the answer; None where it leaves too little room for one."""
+    def _chat_prompt(self, record: Record) -> list[int] | None:
+        """Returns a chat up to its last answer; None if it leaves too little room for one."""
         ids = self.target.tokenizer.encode(record.prompt, add_special=False)
-        return ids if 0 < len(ids) <= self.manner.text_len - _LEAST_PROMPT else None
+        return ids if 0 < len(ids) <= self.options.text_len - _LEAST_PROMPT else None
 
     def _piece(self, record: Record, chance: random.Random) -> list[int] | None:
-        """A piece of a text, every second time its beginning; short ones as often as long ones."""
+        """Returns a part of a text, in half of the cases its beginning; its length is log-uniform."""
         ids = self.target.tokenizer.encode(record.text, add_special=False)
         if len(ids) < _LEAST_PROMPT:
             return None
-        low, high = math.log(_LEAST_PROMPT), math.log(self.manner.max_prompt)
+        low, high = math.log(_LEAST_PROMPT), math.log(self.options.max_prompt)
         size = min(round(math.exp(chance.uniform(low, high))), len(ids))
         start = 0 if chance.random() < 0.5 else chance.randrange(len(ids) - size + 1)
         begin = self.target.begin_id
         cut = ids[start : start + size]
-        return cut if begin is None or cut[0] == begin else [begin, *cut[: self.manner.max_prompt - 1]]
+        return cut if begin is None or cut[0] == begin else [begin, *cut[: self.options.max_prompt - 1]]
 
 
 class TextStore:
-    """A file of texts that knows what they depend on.
+    """A file of texts, with the settings that they depend on.
 
-    Texts of other settings, or a damaged file, are refused; with `replace` they are put away.
+    A file with other settings or a damaged one is refused; with `replace` it is moved away.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, object], *, replace: bool = False) -> None:
         self.path, self.settings, self.replace = path, dict(settings), replace
 
     def load(self) -> list[Text]:
-        """What is stored; nothing where there is no file. Raises InputError."""
+        """Returns the stored texts; none if there is no file. Raises InputError."""
         if not self.path.exists():
             return []
         try:
@@ -142,10 +142,10 @@ class TextStore:
                 stored = json.loads(str(found["settings"]))
                 other = differences(stored, self.settings)
                 texts = [] if other else _texts_of(found)
-        except Exception as error:  # a torn archive fails in as many ways as it has parts
+        except Exception as error:  # a damaged archive fails in many ways
             raise InputError(f"{self.path} is not a file of texts: {error}", field=name) from error
         if other:
-            raise InputError(f"{self.path} is of other settings: {other}", field=name)
+            raise InputError(f"{self.path} has other settings: {other}", field=name)
         return texts
 
     def save(self, texts: Sequence[Text]) -> None:
@@ -183,7 +183,9 @@ def write_texts(
     batch: int,
     tell: Callable[[int, int], None] = lambda _done, _count: None,
 ) -> list[Text]:
-    """The first `count` texts: those in the store, and the others written now, stored even if interrupted."""
+    """Returns the first `count` texts: the stored ones, and others that are written now and stored even if
+    interrupted.
+    """
     texts = store.load()
     if len(texts) >= count:
         return texts[:count]
@@ -205,9 +207,10 @@ def write_texts(
 
 
 def pack_texts(texts: Sequence[Text], row_len: int, seed: int) -> npt.NDArray[np.int32]:
-    """[rows, row_len]: long texts alone, short ones end to end; each row starts where a text starts.
+    """Returns [rows, row_len]: long texts alone, short ones concatenated; each row starts at the start of a
+    text.
 
-    The last text of a row is cut: a beginning without its end is still what the target wrote.
+    The last text of a row is cut, because the beginning of a text is still text of the target.
     """
     rows = [text.token_ids[:row_len] for text in texts if len(text.token_ids) >= row_len]
     short = [text.token_ids for text in texts if len(text.token_ids) < row_len]

@@ -1,8 +1,8 @@
 """The demo pair's tokenizer: byte-level BPE, the chat marks as special tokens, and its chat template.
 
-Splits digits one by one, so that arithmetic is regular. Writes a Hugging Face folder (tokenizer.json,
-tokenizer_config.json, chat template). Math answers put their reasoning into the think span: `with_thinking`
-rewrites a worked solution so.
+Digits are split one by one, so that arithmetic is regular. It writes a Hugging Face folder (tokenizer.json,
+tokenizer_config.json, chat template). Answers to mathematical problems have their reasoning in the think
+span: `with_thinking` converts a worked solution.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ You can call these functions:
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int = 8192) -> tokenizers.Tokenizer:
-    """A byte-level BPE of `vocab_size` words, specials included."""
+    """Trains a byte-level BPE with a vocabulary of `vocab_size`, including special tokens."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -57,7 +57,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int = 8192) -> tokenizers.
 
 
 def special_id(tokenizer: tokenizers.Tokenizer, token: str) -> int:
-    """The id of a mark that training relies on."""
+    """Returns the id of a mark that training needs. Raises InputError if it is missing."""
     found = tokenizer.token_to_id(token)
     if found is None:
         raise InputError(f"has no token {token}", field="tokenizer")
@@ -81,7 +81,7 @@ def save_tokenizer(tokenizer: tokenizers.Tokenizer, folder: Path) -> None:
 
 
 def with_thinking(text: str) -> str:
-    """A worked solution with its reasoning inside the think span; anything else unchanged."""
+    """Returns a worked solution with its reasoning inside the think span; other text is unchanged."""
     mark = f"{ROLES[2]}\n"
     start = text.find(mark)
     end = text.rfind("\nThe answer is ")

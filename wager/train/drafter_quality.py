@@ -1,8 +1,8 @@
-"""What a drafter reaches on texts that its target wrote behind held-out beginnings.
+"""The quality of a drafter on texts that its target wrote after held-out prompts.
 
-At every position of those texts the drafter is asked what it would offer, as at run time: with the target's
-own noise where the text was sampled. Gives tokens per step of the full block and acceptance by depth. The
-course asks during training and at its end; heldout.py is the same by kind, for a file and the demo pair.
+At every position of these texts the drafter offers guesses as at run time: with the target's own noise if the
+text was sampled. The result is tokens per step of the full block and acceptance by depth. drafter_training.py
+calls this during training and at its end; heldout.py does the same by kind, for a file and the demo pair.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _ROWS_AT_ONCE = 16
 
 @dataclass(frozen=True)
 class Measured:
-    """What was found on texts of one temperature."""
+    """The figures of the texts of one temperature."""
 
     temperature: float
     num_texts: int
     num_tokens: int
     tokens_per_step: float
     by_depth: list[float]
-    """Of the guesses at each depth whose predecessors all stood, how many stood."""
+    """Share of accepted guesses at each depth, among those whose predecessors were all accepted."""
 
 
 def measure(
     net: DFlashNet, teacher: FolderTeacher, texts: Sequence[Text], device: torch.device
 ) -> list[Measured]:
-    """One finding for every temperature among the texts, greedy first."""
+    """Returns one record per temperature among the texts, greedy first."""
     was_training = net.training
     net.eval()
     try:
@@ -69,7 +69,7 @@ def _measure(net: DFlashNet, teacher: FolderTeacher, texts: Sequence[Text], devi
 def _ranks(
     net: DFlashNet, teacher: FolderTeacher, texts: Sequence[Text], device: torch.device
 ) -> list[npt.NDArray[np.int8]]:
-    """For each text, [its output tokens, depths]: the rank of the true token, -1 where it was not offered."""
+    """Returns for each text the ranks [output tokens, depths] of the true tokens, -1 if not offered."""
     num_output = max(len(text.output_ids) for text in texts)
     width = max(len(text.prompt_ids) for text in texts) + num_output
     tokens = torch.zeros(len(texts), width, dtype=torch.long, device=device)
@@ -81,7 +81,7 @@ def _ranks(
     with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
         seen = offered(net, teacher, rows, num_ranks=1).ranks
     places = np.arange(num_output)[:, None] + np.arange(seen.shape[-1])
-    # A text may end before the others of its batch: behind its end there is nothing to agree with.
+    # A text may end before the others of its batch; positions after its end are not compared.
     return [
         np.where(places < len(text.output_ids), seen[row], -1)[: len(text.output_ids)].astype(np.int8)
         for row, text in enumerate(texts)

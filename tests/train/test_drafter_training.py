@@ -15,10 +15,10 @@ from wager.errors import ConfigError, InputError
 from wager.llm import LLM
 from wager.nn.models.dflash import check_pair, load_drafter
 from wager.records import SamplingParams
-from wager.train.course import Course, drafter_shape, lesson_of, pick_device
 from wager.train.drafter import build_drafter, drafter_config
+from wager.train.drafter_quality import measure
+from wager.train.drafter_training import DrafterTraining, block_sampling_of, drafter_shape, pick_device
 from wager.train.teacher import load_teacher, open_target
-from wager.train.trial import measure
 
 CPU = torch.device("cpu")
 STRICT: dict[str, Any] = {"dtype": "float64", "layout": "out_in", "threads": 1}
@@ -31,9 +31,9 @@ def notes() -> Notes:
 
 
 @pytest.fixture(scope="module")
-def course(toy: Toy, notes: Notes, tmp_path_factory: pytest.TempPathFactory) -> Course:
+def training(toy: Toy, notes: Notes, tmp_path_factory: pytest.TempPathFactory) -> DrafterTraining:
     """A finished run."""
-    made = make_course(toy, tmp_path_factory.mktemp("course") / "toy-drafter", notes, evaluate_every=80)
+    made = make_course(toy, tmp_path_factory.mktemp("training") / "toy-drafter", notes, evaluate_every=80)
     run_course(made, toy)
     return made
 
@@ -43,7 +43,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return found
 
 
-def test_the_loss_falls_and_reports_come(course: Course, notes: Notes) -> None:
+def test_the_loss_falls_and_reports_come(training: DrafterTraining, notes: Notes) -> None:
     losses = [report.loss for report in notes.reports]
     assert len(losses) == 16 and losses[-1] < losses[0] / 4
     assert [report.update for report in notes.reports if report.evaluation] == [80, 160]
@@ -53,20 +53,20 @@ def test_the_loss_falls_and_reports_come(course: Course, notes: Notes) -> None:
     assert ("own_text", 60, 60) in notes.texts and ("heldout", 12, 12) in notes.texts
 
 
-def test_acceptance_beats_the_untrained_drafter(course: Course, toy: Toy) -> None:
-    teacher = load_teacher(toy.target, course.shape.layer_ids, CPU)
-    config = drafter_config(course.shape, teacher.model.config, course.mask.token_id, course.lesson)
-    heldout = course.heldout(lambda _orders: pytest.fail("written again"))
+def test_acceptance_beats_the_untrained_drafter(training: DrafterTraining, toy: Toy) -> None:
+    teacher = load_teacher(toy.target, training.shape.layer_ids, CPU)
+    config = drafter_config(training.shape, teacher.model.config, training.mask.token_id, training.sampling)
+    heldout = training.heldout(lambda _orders: pytest.fail("written again"))
     before = measure(build_drafter(config), teacher, heldout, CPU)
-    figures = json.loads((course.out.work / "figures.json").read_text())["measured"]
+    figures = json.loads((training.out.work / "figures.json").read_text())["measured"]
     assert [own["temperature"] for own in figures] == [0.0, 0.8]
     for own, untrained in zip(figures, before, strict=True):
         assert own["tokens_per_step"] > 1.5 > 1.1 > untrained.tokens_per_step >= 1.0
 
 
-def test_the_folder_is_a_drafter_for_the_engine(course: Course, toy: Toy) -> None:
+def test_the_folder_is_a_drafter_for_the_engine(training: DrafterTraining, toy: Toy) -> None:
     """What the engine writes with it is what plain decoding writes, in fewer steps."""
-    spec, target = load_drafter(course.out.path).spec, toy.target.spec
+    spec, target = load_drafter(training.out.path).spec, toy.target.spec
     check_pair(spec, target.hidden_size, target.num_layers, target.vocab_size)
     prompts = ["What is 3 plus 4? It is", [{"role": "user", "content": "Say 7 twice."}]]
     params = [
@@ -74,7 +74,7 @@ def test_the_folder_is_a_drafter_for_the_engine(course: Course, toy: Toy) -> Non
         for temperature in (0.0, 0.8)
     ]
     found = {}
-    for drafter in (None, str(course.out.path)):
+    for drafter in (None, str(training.out.path)):
         llm = LLM(str(toy.target.folder), drafter, "ar" if drafter is None else "fixed:4", **STRICT)
         found[drafter] = [llm.generate(prompts, one) for one in params]
     plain, drafted = found.values()
@@ -83,9 +83,9 @@ def test_the_folder_is_a_drafter_for_the_engine(course: Course, toy: Toy) -> Non
     assert sum(one.stats.tokens_per_step for one in drafted[0]) / 2 > 1.5
 
 
-def test_the_card_tells_data_settings_and_figures(course: Course) -> None:
-    text = (course.out.path / "README.md").read_text(encoding="utf-8")
-    figures = json.loads((course.out.work / "figures.json").read_text())
+def test_the_card_tells_data_settings_and_figures(training: DrafterTraining) -> None:
+    text = (training.out.path / "README.md").read_text(encoding="utf-8")
+    figures = json.loads((training.out.work / "figures.json").read_text())
     assert "base_model: target" in text and "# toy-drafter" in text
     assert "| toy.jsonl | 400 |" in text and "MIT (200)" in text and "CC0-1.0 (200)" in text
     assert "| taps | 0-1-2 |" in text and "| heads | 2 |" in text and "| updates | 160 |" in text
@@ -105,7 +105,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(toy: Toy, tmp_path: Pat
     run_course(again, toy)
     assert [report.update for report in notes.reports] == [4, 5, 6, 7, 8]
     assert not notes.texts  # nothing is written a second time
-    assert any(line.endswith("checkpoint.pt: goes on from update 3") for line in notes.lines)
+    assert any(line.endswith("checkpoint.pt: continues from update 3") for line in notes.lines)
     whole, resumed = weights(tmp_path / "whole"), weights(tmp_path / "cut")
     assert whole.keys() == resumed.keys()
     assert all(torch.equal(weight, resumed[name]) for name, weight in whole.items())
@@ -121,11 +121,11 @@ def test_a_finished_run_is_only_exported_again(toy: Toy, tmp_path: Path) -> None
 
 
 def test_what_an_earlier_run_left_must_fit(toy: Toy, tmp_path: Path) -> None:
-    course = make_course(toy, tmp_path, **SHORT)
-    run_course(course, toy)
+    training = make_course(toy, tmp_path, **SHORT)
+    run_course(training, toy)
     with pytest.raises(
         InputError,
-        match=r"checkpoint\.pt is of other settings: lr was 0\.012, now 0\.5 \(--no-resume begins anew\)",
+        match=r"checkpoint\.pt has other settings: lr was 0\.012, now 0\.5 \(--no-resume starts from",
     ):
         make_course(toy, tmp_path, **{**SHORT, "lr": 0.5})
     other = Toy(write_corpus(tmp_path / "toy.jsonl", 90), toy.target)
@@ -133,9 +133,9 @@ def test_what_an_earlier_run_left_must_fit(toy: Toy, tmp_path: Path) -> None:
         make_course(other, tmp_path, **SHORT)
     # What does not touch the weights may change.
     make_course(toy, tmp_path, **{**SHORT, "checkpoint_every": 3, "report_every": 2, "write_rows": 2})
-    begun = Course(toy.target, [toy.corpus], tmp_path, settings(**{**SHORT, "lr": 0.5}), Notes())
+    begun = DrafterTraining(toy.target, [toy.corpus], tmp_path, settings(**{**SHORT, "lr": 0.5}), Notes())
     begun.prepare(resume=False)
-    assert not course.out.checkpoint.exists()
+    assert not training.out.checkpoint.exists()
     with pytest.raises(InputError, match="resume: there is no checkpoint"):
         begun.prepare(resume=True)
     late = make_course(toy, tmp_path, **{**SHORT, "max_temperature": 0.7})
@@ -149,18 +149,18 @@ def test_what_an_earlier_run_left_must_fit(toy: Toy, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["torn", "half"])
 def test_a_corrupt_checkpoint_is_named(toy: Toy, tmp_path: Path, damage: str) -> None:
-    course = make_course(toy, tmp_path, **SHORT)
-    run_course(course, toy)
-    whole = course.out.checkpoint.read_bytes()
-    course.out.checkpoint.write_bytes(b"torn" if damage == "torn" else whole[: len(whole) // 2])
+    training = make_course(toy, tmp_path, **SHORT)
+    run_course(training, toy)
+    whole = training.out.checkpoint.read_bytes()
+    training.out.checkpoint.write_bytes(b"torn" if damage == "torn" else whole[: len(whole) // 2])
     with pytest.raises(InputError, match=r"checkpoint: .*checkpoint\.pt is not a checkpoint of this run"):
         make_course(toy, tmp_path, **SHORT)
 
 
 @pytest.mark.gpu
 def test_a_course_on_a_gpu(toy: Toy, tmp_path: Path) -> None:
-    course = make_course(toy, tmp_path, device="cuda", dtype="bfloat16", evaluate_every=80)
-    trained = run_course(course, toy)
+    training = make_course(toy, tmp_path, device="cuda", dtype="bfloat16", evaluate_every=80)
+    trained = run_course(training, toy)
     assert all(own.tokens_per_step > 1.4 for own in trained.measured)
 
 
@@ -173,11 +173,11 @@ def test_every_supported_target_gets_a_drafter(tmp_path: Path, model_type: str) 
     corpus = tmp_path / "words.txt"
     corpus.write_text("The quick brown fox jumps over the lazy dog.\n" * 60, encoding="utf-8")
     short = settings(**{**SHORT, "updates": 2, "own_text": 0, "taps": "auto", "block_size": 4})
-    course = Course(target, [corpus], tmp_path / "out", short, Notes())
-    course.prepare()
-    assert course.mask.token_id == target.tokenizer.vocab_size
+    training = DrafterTraining(target, [corpus], tmp_path / "out", short, Notes())
+    training.prepare()
+    assert training.mask.token_id == target.tokenizer.vocab_size
     toy = Toy(corpus, target)
-    run_course(course, toy)
+    run_course(training, toy)
     llm = LLM(str(target.folder), str(tmp_path / "out"), "fixed:3", **STRICT)
     plain = LLM(str(target.folder), None, "ar", **STRICT)
     params = SamplingParams(max_tokens=12, ignore_eos=True)
@@ -186,8 +186,8 @@ def test_every_supported_target_gets_a_drafter(tmp_path: Path, model_type: str) 
 
 
 def test_without_own_text_nothing_is_written_to_learn_from(toy: Toy, tmp_path: Path) -> None:
-    course = make_course(toy, tmp_path, **{**SHORT, "own_text": 0})
-    rows = course.rows(lambda _orders: pytest.fail("written"))
+    training = make_course(toy, tmp_path, **{**SHORT, "own_text": 0})
+    rows = training.rows(lambda _orders: pytest.fail("written"))
     assert rows.shape[1] == 48 and len(rows) > 50
     assert toy.target.end_id in rows
 
@@ -208,7 +208,7 @@ def test_settings_that_do_not_fit_the_target(
     toy: Toy, tmp_path: Path, changes: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigError) as found:
-        Course(toy.target, [toy.corpus], tmp_path, settings(**changes), Notes())
+        DrafterTraining(toy.target, [toy.corpus], tmp_path, settings(**changes), Notes())
     assert said in str(found.value)
 
 
@@ -217,8 +217,8 @@ def test_what_is_left_open_is_the_targets(toy: Toy) -> None:
     shape, spec = drafter_shape(open_settings, toy.target), toy.target.spec
     assert (shape.num_heads, shape.num_kv_heads, shape.head_dim) == spec.heads
     assert shape.intermediate_size == spec.intermediate_size and shape.layer_ids == (1,)
-    lesson = lesson_of(open_settings)
-    assert (lesson.most_known, lesson.shortest) == (5, 6)
+    sampling = block_sampling_of(open_settings)
+    assert (sampling.most_known, sampling.shortest) == (5, 6)
 
 
 def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,30 +232,30 @@ def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_empty_corpus(toy: Toy, tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "empty.txt"
     path.write_text(text, encoding="utf-8")
-    course = Course(toy.target, [path], tmp_path / "out", settings(), Notes())
+    training = DrafterTraining(toy.target, [path], tmp_path / "out", settings(), Notes())
     with pytest.raises(InputError, match=f"corpus: {said}"):
-        course.prepare()
+        training.prepare()
 
 
 def test_a_corpus_too_short_for_its_rows(toy: Toy, tmp_path: Path) -> None:
     path = tmp_path / "short.txt"
     path.write_text("What is 1 plus 2?\n", encoding="utf-8")
-    course = Course(toy.target, [path], tmp_path / "out", settings(), Notes())
-    with pytest.raises(InputError, match="too short to learn from one part and judge by another"):
-        course.prepare()
+    training = DrafterTraining(toy.target, [path], tmp_path / "out", settings(), Notes())
+    with pytest.raises(InputError, match="too short for training on one part and evaluation on another"):
+        training.prepare()
     two = tmp_path / "two.jsonl"
     two.write_text('{"text": "What is 1 plus 2?"}\n{"text": "It is 3."}', encoding="utf-8")
-    course = Course(toy.target, [two], tmp_path / "out", settings(own_text=0), Notes())
-    course.prepare()
+    training = DrafterTraining(toy.target, [two], tmp_path / "out", settings(own_text=0), Notes())
+    training.prepare()
     with pytest.raises(InputError, match=r"corpus: holds \d+ tokens, less than one row of 48"):
-        course.rows(lambda _orders: pytest.fail("written"))
+        training.rows(lambda _orders: pytest.fail("written"))
 
 
 def test_a_folder_that_holds_another_model(toy: Toy, tmp_path: Path) -> None:
-    course = Course(toy.target, [toy.corpus], toy.target.folder, settings(), Notes())
-    with pytest.raises(InputError, match=r"out: .* holds a model that is not a drafter"):
-        course.prepare()
+    training = DrafterTraining(toy.target, [toy.corpus], toy.target.folder, settings(), Notes())
+    with pytest.raises(InputError, match=r"out: .* has a model that is not a drafter"):
+        training.prepare()
     (tmp_path / "file").write_text("", encoding="utf-8")
-    course = Course(toy.target, [toy.corpus], tmp_path / "file" / "out", settings(), Notes())
+    training = DrafterTraining(toy.target, [toy.corpus], tmp_path / "file" / "out", settings(), Notes())
     with pytest.raises(InputError, match="out: cannot write"):
-        course.prepare()
+        training.prepare()

@@ -1,8 +1,7 @@
-"""A small target's way from a corpus to a model folder: tokenizer, rows, updates, export.
+"""Trains a small target from a corpus to a model folder: tokenizer, rows, updates, export.
 
-The stages of `wager train-target`. What is learned is in target.py and tokenizer.py, how in loop.py; a run
-that was interrupted goes on where it stood. The demo pair's own recipe, with its kinds and its drafters, is
-recipe.py.
+These are the stages of `wager train-target`. target.py and tokenizer.py have the model, loop.py the updates;
+an interrupted run continues. recipe.py has the recipe of the demo pair, with its kinds and its drafters.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from torch import Tensor
 
 from wager.errors import InputError
 from wager.text.chat import ChatTemplate
-from wager.train.corpus import Corpus, Record, Split, pieces, read_corpus, split_heldout, tokenize
-from wager.train.course import Watcher, pick_device, train_config, way_out
+from wager.train.corpus import Corpus, Record, Split, read_corpus, split_heldout, split_long_text, tokenize
+from wager.train.drafter_training import TrainingListener, pick_device, suggest_no_resume, train_config
 from wager.train.loop import Trainer, read_checkpoint
 from wager.train.outfolder import OutFolder
 from wager.train.settings import TargetSettings, lasting
@@ -48,7 +47,7 @@ _HELDOUT_ROWS = 64
 
 @dataclass(frozen=True)
 class TrainedTarget:
-    """What came of it; losses in nats per token."""
+    """The result of a run; losses are in nats per token."""
 
     folder: Path
     loss: float
@@ -56,53 +55,57 @@ class TrainedTarget:
     num_parameters: int
 
 
-class TargetCourse:
+class TargetTraining:
     """One run of target training."""
 
-    def __init__(self, files: Sequence[Path], out: Path, settings: TargetSettings, watcher: Watcher) -> None:
-        self.files, self.settings, self.watcher = files, settings, watcher
+    def __init__(
+        self, files: Sequence[Path], out: Path, settings: TargetSettings, listener: TrainingListener
+    ) -> None:
+        self.files, self.settings, self.listener = files, settings, listener
         self.out = OutFolder(out)
         self.device = pick_device(settings.device)
 
     def prepare(self, resume: bool | None = None) -> None:
-        """Read the corpus and look at what an earlier run left. Raises InputError naming what is wrong."""
+        """Reads the corpus and the state of an earlier run. Raises InputError."""
         settings = self.settings
         self.out.refuse_other(drafter=False)
         self.out.prepare(resume=resume)
         self.corpus: Corpus = read_corpus(self.files, ChatTemplate(CHAT_TEMPLATE), settings.documents)
         most = _CHARACTERS_PER_TOKEN * settings.row_len
-        cut = (piece for record in self.corpus.records for piece in pieces(record, most))
+        cut = (piece for record in self.corpus.records for piece in split_long_text(record, most))
         self.split: Split = split_heldout(cut, settings.heldout_share, settings.seed)
         if self.out.checkpoint.exists():
-            with way_out():
+            with suggest_no_resume():
                 state = read_checkpoint(self.out.checkpoint, self.lasting, torch.device("cpu"))
-            self.watcher.say(f"{self.out.checkpoint}: goes on from update {state['standing']['update']}")
-        self.watcher.say(
+            self.listener.message(
+                f"{self.out.checkpoint}: continues from update {state['standing']['update']}"
+            )
+        self.listener.message(
             f"corpus: {len(self.corpus.records):,} documents, "
             f"{sum(file.num_characters for file in self.corpus.files):,} characters"
         )
 
     @property
     def lasting(self) -> dict[str, object]:
-        """What the weights depend on."""
+        """Returns the settings that the weights depend on."""
         files = " ".join(f"{file.name} {file.mark}" for file in self.corpus.files)
         return {"corpus": files, **lasting(self.settings)}
 
     def tokenizer(self) -> tokenizers.Tokenizer:
-        """The tokenizer of the run that is gone on from, else a new one."""
+        """Returns the tokenizer of the run that is continued, else a new one."""
         path = self.out.path / "tokenizer.json"
         if self.out.checkpoint.exists():
             try:
                 return tokenizers.Tokenizer.from_file(str(path))
-            except Exception as error:  # the library raises bare Exception for every fault of the file
+            except Exception as error:  # the library raises Exception for every fault of the file
                 raise InputError(f"{path} cannot be read: {error}", field="tokenizer") from error
         made = train_tokenizer(self._sample(self.split.training), self.settings.vocab_size)
         save_tokenizer(made, self.out.path)
-        self.watcher.say(f"tokenizer: {made.get_vocab_size():,} words")
+        self.listener.message(f"tokenizer: {made.get_vocab_size():,} words")
         return made
 
     def _sample(self, records: Sequence[Record]) -> list[str]:
-        """Texts of every kind up to the same number of characters."""
+        """Returns texts of every kind, up to the same number of characters each."""
         sample, size = [], defaultdict[str, int](int)
         for record in random.Random(self.settings.seed).sample(records, len(records)):
             if size[record.kind] < self.settings.tokenizer_characters:
@@ -111,7 +114,7 @@ class TargetCourse:
         return sample
 
     def learn(self, tokenizer: tokenizers.Tokenizer, stop: Callable[[], bool] | None = None) -> TrainedTarget:
-        """Train and export. KeyboardInterrupt where `stop` said so."""
+        """Trains and exports the target. Raises KeyboardInterrupt if `stop` asks for it."""
         settings = self.settings
         if self.device.type == "cuda":
             torch.set_float32_matmul_precision("high")
@@ -121,7 +124,7 @@ class TargetCourse:
         shape = _shape(settings, tokenizer.get_vocab_size())
         model = build_model(shape, ends, special_id(tokenizer, PAD), settings.seed).to(self.device)
         num_parameters = sum(weight.numel() for weight in model.parameters())
-        self.watcher.say(
+        self.listener.message(
             f"target: {num_parameters:,} parameters; {len(rows):,} rows of {settings.row_len} tokens; "
             f"{self.device}"
         )
@@ -135,7 +138,7 @@ class TargetCourse:
             rows,
             train_config(settings),
             self.device,
-            self.watcher.updated,
+            self.listener.updated,
             lambda: {"nats per token": heldout_loss(model, heldout, self.device)},
             self.out.checkpoint,
             self.lasting,
@@ -165,7 +168,7 @@ def _shape(settings: TargetSettings, vocab_size: int) -> TargetShape:
 
 @torch.no_grad()
 def heldout_loss(model: Any, rows: Rows, device: torch.device) -> float:
-    """Nats per token, one row at a time; NaN where there is no token to foretell."""
+    """Returns nats per token, computed row by row; NaN without a predicted token."""
     if rows.shape[1] < 2:
         return math.nan
     was_training = model.training

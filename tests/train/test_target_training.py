@@ -12,22 +12,22 @@ from wager.errors import InputError
 from wager.llm import LLM
 from wager.records import SamplingParams
 from wager.train.settings import TargetSettings
-from wager.train.target_course import TargetCourse
+from wager.train.target_training import TargetTraining
 
 SHORT = replace(TARGET, updates=6, report_every=2)
 
 
 def run(corpus: Path, out: Path, settings: TargetSettings = SHORT, stop_after: int = 0) -> Notes:
     notes = Notes()
-    course = TargetCourse([corpus], out, settings, notes)
-    course.prepare()
+    training = TargetTraining([corpus], out, settings, notes)
+    training.prepare()
     left = [stop_after]
 
     def stop() -> bool:
         left[0] -= 1
         return left[0] == 0
 
-    course.learn(course.tokenizer(), stop)
+    training.learn(training.tokenizer(), stop)
     return notes
 
 

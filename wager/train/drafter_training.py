@@ -1,8 +1,8 @@
-"""A drafter's way from a corpus to a folder: texts, updates, export, card.
+"""Trains a drafter from a corpus to a finished folder: texts, updates, export, card.
 
-The stages of `wager train`, each leaving its result in the out folder so that a run that was interrupted goes
-on where it stood. Who writes the target's own text, and who watches, are handed in. Read drafter.py for what
-is learned and loop.py for how.
+These are the stages of `wager train`. Each stage stores its result in the output folder, so that an
+interrupted run continues there. The caller provides the writer of the target's texts and the listener. Read
+drafter.py for the loss and loop.py for the updates.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from torch import Tensor
 from wager.errors import ConfigError, InputError
 from wager.nn.models.dflash_net import DFlashNet
 from wager.train.card import Card, card_text
-from wager.train.corpus import Corpus, Split, pieces, read_corpus, split_heldout, tokenize
+from wager.train.corpus import Corpus, Split, read_corpus, split_heldout, split_long_text, tokenize
 from wager.train.drafter import (
+    BlockSampling,
     DrafterShape,
     GraphedTeacher,
-    Lesson,
     Teacher,
     block_loss,
     build_drafter,
@@ -33,12 +33,21 @@ from wager.train.drafter import (
     save_drafter,
     spread_layers,
 )
+from wager.train.drafter_quality import Measured, measure
 from wager.train.loop import Progress, TrainConfig, Trainer, read_checkpoint
 from wager.train.outfolder import OutFolder
 from wager.train.settings import DrafterSettings, TargetSettings, lasting, read_taps
 from wager.train.teacher import FolderTeacher, MaskToken, TargetFolder, load_teacher, pick_mask_token
-from wager.train.texts import Beginnings, Manner, Text, TextOrder, TextStore, Writer, pack_texts, write_texts
-from wager.train.trial import Measured, measure
+from wager.train.texts import (
+    PromptSource,
+    Text,
+    TextOptions,
+    TextOrder,
+    TextStore,
+    Writer,
+    pack_texts,
+    write_texts,
+)
 
 CARD_TEMPERATURE = 0.8
 _CHARACTERS_PER_TOKEN = 8
@@ -49,15 +58,15 @@ _TEXT_SETTINGS = ("greedy_share", "min_temperature", "max_temperature", "max_pro
 _SOURCE_SETTINGS = ("heldout_share", "documents", "seed")
 
 
-class Watcher(Protocol):
-    """Hears how training goes."""
+class TrainingListener(Protocol):
+    """Receives reports on the progress of training."""
 
-    def say(self, text: str) -> None:
-        """A stage begins or something was decided, in one line."""
+    def message(self, text: str) -> None:
+        """Receives one line about a stage or a decision."""
         ...
 
-    def wrote(self, what: str, done: int, count: int) -> None:
-        """So many texts of so many are written."""
+    def texts_written(self, what: str, done: int, count: int) -> None:
+        """Receives the number of written texts."""
         ...
 
     def updated(self, progress: Progress) -> None: ...
@@ -65,7 +74,7 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True)
 class Trained:
-    """What came of it."""
+    """The result of a training run."""
 
     folder: Path
     loss: float
@@ -74,7 +83,7 @@ class Trained:
 
 
 def pick_device(name: str) -> torch.device:
-    """Raises ConfigError where the device is not there."""
+    """Returns the device of this name. Raises ConfigError if it does not exist."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():
@@ -83,7 +92,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def train_config(settings: DrafterSettings | TargetSettings) -> TrainConfig:
-    """The loop's part of the settings."""
+    """Returns the settings of the training loop."""
     return TrainConfig(
         updates=settings.updates,
         batch_rows=settings.batch_rows,
@@ -102,7 +111,7 @@ def train_config(settings: DrafterSettings | TargetSettings) -> TrainConfig:
 
 
 def drafter_shape(settings: DrafterSettings, target: TargetFolder) -> DrafterShape:
-    """The drafter's sizes, where not given those of its target. Raises ConfigError naming a wrong one."""
+    """Returns the drafter's sizes; sizes that are not set are the target's. Raises ConfigError."""
     spec = target.spec
     count = spec.num_layers
     taps = read_taps(settings.taps) or tuple(i for i in spread_layers(count) if i < count) or (count - 1,)
@@ -124,9 +133,9 @@ def drafter_shape(settings: DrafterSettings, target: TargetFolder) -> DrafterSha
     return shape
 
 
-def lesson_of(settings: DrafterSettings) -> Lesson:
-    """How blocks are cut; what a short block has no room for is left out."""
-    return Lesson(
+def block_sampling_of(settings: DrafterSettings) -> BlockSampling:
+    """Returns how blocks are sampled, limited to what a short block can hold."""
+    return BlockSampling(
         anchors=settings.anchors,
         shortest=min(settings.shortest_block, settings.block_size),
         full_share=settings.full_share,
@@ -138,15 +147,15 @@ def lesson_of(settings: DrafterSettings) -> Lesson:
 
 
 @contextmanager
-def way_out() -> Iterator[None]:
-    """Say, with every complaint about what an earlier run left, how to do without it."""
+def suggest_no_resume() -> Iterator[None]:
+    """Adds a hint at --no-resume to every error about the state of an earlier run."""
     try:
         yield
     except InputError as error:
-        raise InputError(f"{error.message} (--no-resume begins anew)", error.field) from error
+        raise InputError(f"{error.message} (--no-resume starts from the beginning)", error.field) from error
 
 
-class Course:
+class DrafterTraining:
     """One run of drafter training."""
 
     def __init__(
@@ -155,13 +164,13 @@ class Course:
         files: Sequence[Path],
         out: Path,
         settings: DrafterSettings,
-        watcher: Watcher,
+        listener: TrainingListener,
     ) -> None:
-        """Checks what can be checked before work begins. Raises ConfigError or InputError."""
-        self.target, self.files, self.settings, self.watcher = target, files, settings, watcher
+        """Checks the arguments before any work begins. Raises ConfigError or InputError."""
+        self.target, self.files, self.settings, self.listener = target, files, settings, listener
         self.out = OutFolder(out)
         self.device = pick_device(settings.device)
-        self.shape, self.lesson = drafter_shape(settings, target), lesson_of(settings)
+        self.shape, self.sampling = drafter_shape(settings, target), block_sampling_of(settings)
         self.mask: MaskToken = pick_mask_token(target, settings.mask_token_id)
         longest = max(settings.row_len, self._max_prompt + settings.heldout_tokens)
         if longest > target.spec.max_position:
@@ -174,40 +183,42 @@ class Course:
         return min(self.settings.max_prompt, self.settings.row_len // 2)
 
     def prepare(self, resume: bool | None = None) -> None:
-        """Read the corpus and look at what an earlier run left. Raises InputError naming what is wrong."""
+        """Reads the corpus and the state of an earlier run. Raises InputError."""
         self.out.refuse_other(drafter=True)
         self.out.prepare(resume=resume)
         self._anew = resume is False
         self.corpus: Corpus = read_corpus(self.files, self.target.template, self.settings.documents)
         most = _CHARACTERS_PER_TOKEN * self.settings.row_len
-        cut = (piece for record in self.corpus.records for piece in pieces(record, most))
+        cut = (piece for record in self.corpus.records for piece in split_long_text(record, most))
         self.split: Split = split_heldout(cut, self.settings.heldout_share, self.settings.seed)
         if self.out.checkpoint.exists():
-            with way_out():  # now rather than when the texts are written
+            with suggest_no_resume():  # this must fail now, not when the texts are written
                 state = read_checkpoint(self.out.checkpoint, self.lasting, torch.device("cpu"))
-            self.watcher.say(f"{self.out.checkpoint}: goes on from update {state['standing']['update']}")
+            self.listener.message(
+                f"{self.out.checkpoint}: continues from update {state['standing']['update']}"
+            )
         characters = sum(file.num_characters for file in self.corpus.files)
-        self.watcher.say(f"target: {self.target.name} ({self.target.mark})")
-        self.watcher.say(
+        self.listener.message(f"target: {self.target.name} ({self.target.mark})")
+        self.listener.message(
             f"corpus: {len(self.corpus.records):,} documents, {characters:,} characters; "
-            f"{len(self.split.training):,} parts to learn from, {len(self.split.heldout):,} to judge by"
+            f"{len(self.split.training):,} parts for training, {len(self.split.heldout):,} held out"
         )
 
     @property
     def source(self) -> dict[str, object]:
-        """What every text depends on."""
+        """Returns the settings that every text depends on."""
         files = " ".join(f"{file.name} {file.mark}" for file in self.corpus.files)
         return {"target": self.target.mark, "corpus": files}
 
     @property
     def lasting(self) -> dict[str, object]:
-        """What the weights depend on."""
+        """Returns the settings that the weights depend on."""
         return {**self.source, **lasting(self.settings), "mask_token_id": self.mask.token_id}
 
     @property
     def effective(self) -> dict[str, object]:
-        """The settings with what was left open decided, as the card shows them."""
-        shape, lesson = self.shape, self.lesson
+        """Returns the settings with every default resolved, as the card shows them."""
+        shape, sampling = self.shape, self.sampling
         decided = {
             "taps": "-".join(str(i) for i in shape.layer_ids),
             "heads": shape.num_heads,
@@ -215,15 +226,15 @@ class Course:
             "head_dim": shape.head_dim,
             "intermediate_size": shape.intermediate_size,
             "mask_token_id": self.mask.token_id,
-            "shortest_block": lesson.shortest,
-            "most_known": lesson.most_known,
+            "shortest_block": sampling.shortest,
+            "most_known": sampling.most_known,
             "max_prompt": self._max_prompt,
             "device": self.device.type,
         }
         return asdict(self.settings) | decided
 
     def rows(self, write: Writer) -> npt.NDArray[np.int32]:
-        """What is learned from: the target's own text, or the corpus where none is wanted."""
+        """Returns the rows for training: the target's own texts, or the corpus if no texts are wanted."""
         settings = self.settings
         if not settings.own_text:
             tokens = tokenize(
@@ -234,22 +245,24 @@ class Course:
             )
             return tokens.packed(settings.row_len, settings.seed)
         temperatures = (settings.min_temperature, settings.max_temperature)
-        manner = Manner(
+        options = TextOptions(
             settings.row_len, self._max_prompt, settings.greedy_share, temperatures, settings.seed
         )
-        beginnings = Beginnings(self.split.training, self.target, manner)
+        prompts = PromptSource(self.split.training, self.target, options)
         names = (*_TEXT_SETTINGS, *_SOURCE_SETTINGS)
-        texts = self._written(_OWN_TEXT, names, beginnings.at, settings.own_text, write)
+        texts = self._written(_OWN_TEXT, names, prompts.at, settings.own_text, write)
         return pack_texts(texts, settings.row_len, settings.seed)
 
     def heldout(self, write: Writer) -> list[Text]:
-        """Texts to judge by: every held-out beginning continued greedily and at the card's temperature."""
+        """Returns the held-out prompts continued by the target, greedily and at the temperature of
+        the card.
+        """
         settings = self.settings
-        manner = Manner(settings.row_len, self._max_prompt, seed=settings.seed + 1)
-        beginnings = Beginnings(self.split.heldout, self.target, manner)
+        options = TextOptions(settings.row_len, self._max_prompt, seed=settings.seed + 1)
+        prompts = PromptSource(self.split.heldout, self.target, options)
 
         def order(number: int) -> TextOrder:
-            begun = beginnings.at(number // 2)
+            begun = prompts.at(number // 2)
             temperature = CARD_TEMPERATURE if number % 2 else 0.0
             room = self.target.spec.max_position - len(begun.prompt_ids)
             return begun._replace(num_output=min(settings.heldout_tokens, room), temperature=temperature)
@@ -261,37 +274,39 @@ class Course:
         self, name: str, depends: Sequence[str], order: Callable[[int], TextOrder], count: int, write: Writer
     ) -> list[Text]:
         values = {key: getattr(self.settings, key) for key in depends}
-        # What is only judged by may be written anew without a word.
+        # Texts for evaluation only may be written again without a message.
         replace = self._anew or name == _HELDOUT
         store = TextStore(self.out.work / f"{name}.npz", {**self.source, **values}, replace=replace)
-        # Several at a time behind those that run, so that no place stays empty for long.
+        # More texts than run at once are queued, so that no row of the engine stays empty.
         batch = 4 * self.settings.write_rows
-        with way_out():
+        with suggest_no_resume():
             store.load()
         return write_texts(
-            store, order, count, write, batch, lambda done, all: self.watcher.wrote(name, done, all)
+            store, order, count, write, batch, lambda done, all: self.listener.texts_written(name, done, all)
         )
 
     def learn(
         self, rows: npt.NDArray[np.int32], heldout: Sequence[Text], stop: Callable[[], bool] | None = None
     ) -> Trained:
-        """Train, export, judge, and write the card. KeyboardInterrupt where `stop` said so."""
+        """Trains, exports and evaluates the drafter, and writes the card. Raises KeyboardInterrupt if `stop`
+        asks for it.
+        """
         if self.device.type == "cuda":
             torch.set_float32_matmul_precision("high")
         config, teacher = self._teacher()
         net = build_drafter(config, self.settings.seed).to(self.device)
         num_parameters = sum(weight.numel() for weight in net.parameters())
-        self.watcher.say(
+        self.listener.message(
             f"drafter: {num_parameters:,} parameters, layers: {self.shape.num_layers} over the target's "
             f"{list(teacher.layer_ids)}, mask token {self.mask.token_id} ({self.mask.reason}); "
             f"{len(rows):,} rows of {rows.shape[1]} tokens; {self.device}"
         )
         greedy = [text for text in heldout if text.temperature == 0.0]
 
-        quick = self._quick(teacher)
+        quick = self._fast_teacher(teacher)
 
         def loss(tokens: Tensor, generator: torch.Generator) -> Tensor:
-            return block_loss(net, quick, tokens, self.lesson, generator)
+            return block_loss(net, quick, tokens, self.sampling, generator)
 
         def evaluate() -> dict[str, float]:
             return _as_figures(measure(net, teacher, greedy, self.device))
@@ -302,7 +317,7 @@ class Course:
             rows,
             train_config(self.settings),
             self.device,
-            self.watcher.updated,
+            self.listener.updated,
             evaluate,
             self.out.checkpoint,
             self.lasting,
@@ -316,10 +331,12 @@ class Course:
 
     def _teacher(self) -> tuple[dict[str, Any], FolderTeacher]:
         teacher = load_teacher(self.target, self.shape.layer_ids, self.device, self.settings.dtype)
-        return drafter_config(self.shape, teacher.model.config, self.mask.token_id, self.lesson), teacher
+        return drafter_config(self.shape, teacher.model.config, self.mask.token_id, self.sampling), teacher
 
-    def _quick(self, teacher: FolderTeacher) -> Teacher:
-        """A small target's pass on a GPU is mostly launches: there it is captured once and replayed."""
+    def _fast_teacher(self, teacher: FolderTeacher) -> Teacher:
+        """Returns a teacher in a CUDA graph on a GPU, where the pass of a small target is mostly kernel
+        launches.
+        """
         spec = self.target.spec
         is_small = spec.hidden_size <= _SMALL_TARGET and not any(spec.windows)
         return GraphedTeacher(teacher) if self.device.type == "cuda" and is_small else teacher
@@ -344,7 +361,7 @@ class Course:
 
 
 def _as_saved(net: DFlashNet) -> DFlashNet:
-    """The drafter with its weights as they are rounded in the folder."""
+    """Returns the drafter with its weights rounded as in the folder."""
     with torch.no_grad():
         for weight in net.parameters():
             weight.copy_(weight.bfloat16())
@@ -352,7 +369,7 @@ def _as_saved(net: DFlashNet) -> DFlashNet:
 
 
 def _as_figures(measured: Sequence[Measured]) -> dict[str, float]:
-    """For progress: tokens per step, then the acceptance at each depth."""
+    """Returns tokens per step and the acceptance at each depth."""
     if not measured:
         return {}
     own = measured[0]

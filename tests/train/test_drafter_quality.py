@@ -5,9 +5,9 @@ import torch
 
 from tests.train.pair import make_net, make_teacher
 from wager.train.acceptance import Rows, acceptance_by_depth, offered, tokens_per_step
+from wager.train.drafter_quality import measure
 from wager.train.generate import write_rows
 from wager.train.texts import Text
-from wager.train.trial import measure
 
 CPU = torch.device("cpu")
 PROMPTS = [[5, 6, 7], [1, 2, 3, 4, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17], [50, 40]]
