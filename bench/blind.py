@@ -47,7 +47,7 @@ def measured(content: Content, costs: StepCosts, rows: int) -> dict[str, Any]:
         "looked": plain_ms / found["looked"],
         "blind": plain_ms / found["blind"],
         "worth_ms": (found["blind"] - found["looked"]) * tokens / steps,
-        "bets_unseen": blindly.unseen / max(1, blindly.unseen + blindly.looked),
+        "bets_unseen": blindly.unread / max(1, blindly.unread + blindly.looked),
     }
 
 

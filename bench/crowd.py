@@ -25,7 +25,7 @@ from bench.pages import markdown, with_table
 from bench.results import RESULTS, ROOT, write_result
 from wager.errors import WagerError
 from wager.policy import Controller, CostModel, Experience
-from wager.policy.cost import MAX_TOKENS, DraftTime, PassTime
+from wager.policy.costs import MAX_TOKENS, DraftTime, PassTime
 from wager.trace.costs import StepCosts, step_costs
 from wager.trace.format import Trace, load_traces
 from wager.trace.replay import ReplayOptions, replay

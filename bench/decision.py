@@ -1,4 +1,4 @@
-"""What one decision of `auto` costs: offer, arrange and learn, on one core, against their bars.
+"""What one decision of `auto` costs: plan, arrange and learn, on one core, against their bars.
 
 Three cases: one row with a chain, one row with a tree, a batch that shares one forest. Drafts are random but
 honest (ranks are drawn from the draft's own probabilities), costs nearly flat so that every place is used,
@@ -20,13 +20,14 @@ import numpy as np
 
 from bench.results import machine, write_result
 from wager.policy import (
+    PLAIN,
     Controller,
     CostCurve,
     CostModel,
     Draft,
     Evidence,
     Experience,
-    Offer,
+    Plan,
     Row,
     RowOutcome,
     StepOutcome,
@@ -62,7 +63,7 @@ CASES = (
 class Turn(NamedTuple):
     """Times of one step in microseconds, and the nodes it verified."""
 
-    offer_us: float
+    plan_us: float
     arrange_us: float
     learn_us: float
     nodes: int
@@ -117,31 +118,45 @@ def one_turn(controller: Controller, case: Case, given: Drafts, scatter: float) 
     rows = [Row(index) for index in range(case.rows)]
     drafts = [Draft(DRAFTER, case.depths, logprobs) for logprobs in given.logprobs]
     start = perf_counter_ns()
-    offers = controller.offer(rows)
-    offered = perf_counter_ns()
-    assert all(offer.drafter for offer in offers), "the case means every row to draft"
+    plan = controller.plan(rows)
+    planned = perf_counter_ns()
+    if not plan.drafts:  # plain decoding is timed now and then
+        controller.learn(plain_outcome(rows, plan, scatter))
+        return one_turn(controller, case, given, scatter)
+    assert all(offer.drafter for offer in plan.offers), "the case means every row to draft"
     begin = perf_counter_ns()
-    forest = controller.arrange(rows, drafts)
+    forest = controller.arrange(plan, rows, drafts)
     arranged = perf_counter_ns()
-    outcome = step_outcome(rows, given, forest, scatter)
+    outcome = step_outcome(rows, plan, drafts, given.ranks, forest)
+    outcome = outcome._replace(verify_ms=outcome.verify_ms * scatter, draft_ms=outcome.draft_ms * scatter)
     told = perf_counter_ns()
     controller.learn(outcome)
     learned = perf_counter_ns()
-    return Turn((offered - start) / 1e3, (arranged - begin) / 1e3, (learned - told) / 1e3, forest.num_nodes)
+    return Turn((planned - start) / 1e3, (arranged - begin) / 1e3, (learned - told) / 1e3, forest.num_nodes)
 
 
-def step_outcome(rows: list[Row], given: Drafts, forest: Forest, scatter: float) -> StepOutcome:
-    """What the engine would report: verdicts, times with their scatter, and the evidence of each draft."""
+def plain_outcome(rows: list[Row], plan: Plan, scatter: float) -> StepOutcome:
+    """What the engine would report of a step without drafts."""
+    shares = [RowOutcome(row, PLAIN, 0, 0, 1) for row in rows]
+    return StepOutcome(shares, len(rows), FLAT(len(rows)) * scatter, plan=plan)
+
+
+def step_outcome(
+    rows: list[Row], plan: Plan, drafts: list[Draft], true_ranks: np.ndarray, forest: Forest
+) -> StepOutcome:
+    """What the engine would report: verdicts, times, and the evidence of each draft."""
     nodes = np.bincount(forest.row, minlength=len(rows)).tolist()
     shares, evidence = [], []
-    for row, accepted in enumerate(accepted_depths(forest, given.ranks)):
-        shares.append(RowOutcome(rows[row], Offer(DRAFTER), nodes[row], accepted, accepted + 1))
-        ranks = given.ranks[row]
+    for i, accepted in enumerate(accepted_depths(forest, true_ranks)):
+        offer, draft, ranks = plan.offers[i], drafts[i], true_ranks[i]
+        shares.append(RowOutcome(rows[i], offer, nodes[i], accepted, accepted + 1, draft=draft))
         outside = np.flatnonzero(ranks < 0)
         known = int(outside[0]) + 1 if len(outside) else len(ranks)
-        evidence.append(Evidence(DRAFTER, "", given.logprobs[row, :known], ranks[:known]))
+        assert draft.logprobs is not None
+        known_logprobs = draft.logprobs[:known]
+        evidence.append(Evidence(DRAFTER, "", known_logprobs, ranks[:known], request_id=rows[i].request_id))
     num_tokens = len(rows) + forest.num_nodes
-    return StepOutcome(shares, num_tokens, FLAT(num_tokens) * scatter, DRAFT_MS * scatter, evidence)
+    return StepOutcome(shares, num_tokens, FLAT(num_tokens), DRAFT_MS, evidence, plan=plan)
 
 
 def run_case(case: Case, seed: int) -> list[Turn]:
@@ -171,11 +186,11 @@ class Quantiles:
 
 @dataclass(frozen=True)
 class Result:
-    """What a case cost. The bar is for `decide`: offer and arrange together, by the median."""
+    """What a case cost. The bar is for `decide`: plan and arrange together, by the median."""
 
     case: str
     nodes: float
-    offer_us: Quantiles
+    plan_us: Quantiles
     arrange_us: Quantiles
     decide_us: Quantiles
     learn_us: Quantiles
@@ -184,11 +199,11 @@ class Result:
 
 
 def summary(case: Case, turns: list[Turn]) -> Result:
-    decide = Quantiles.of([turn.offer_us + turn.arrange_us for turn in turns])
+    decide = Quantiles.of([turn.plan_us + turn.arrange_us for turn in turns])
     return Result(
         case=case.name,
         nodes=float(np.mean([turn.nodes for turn in turns])),
-        offer_us=Quantiles.of([turn.offer_us for turn in turns]),
+        plan_us=Quantiles.of([turn.plan_us for turn in turns]),
         arrange_us=Quantiles.of([turn.arrange_us for turn in turns]),
         decide_us=decide,
         learn_us=Quantiles.of([turn.learn_us for turn in turns]),
@@ -203,9 +218,9 @@ LINE = "{:<20} {:>6} {:>13} {:>13} {:>13} {:>6} {:>4} {:>13}"
 def show(results: list[Result]) -> None:
     of = machine()
     print(f"{of['cpu']}, Python {of['python']}, numpy {of['numpy']}, one thread; microseconds, median / p90")
-    print(LINE.format("case", "nodes", "offer", "arrange", "both", "bar", "met", "learn"))
+    print(LINE.format("case", "nodes", "plan", "arrange", "both", "bar", "met", "learn"))
     for one in results:
-        calls = [str(call) for call in (one.offer_us, one.arrange_us, one.decide_us)]
+        calls = [str(call) for call in (one.plan_us, one.arrange_us, one.decide_us)]
         met = "yes" if one.met else "NO"
         print(LINE.format(one.case, f"{one.nodes:.1f}", *calls, f"{one.bar_us:.0f}", met, str(one.learn_us)))
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from bench.results import ROOT
 from wager.bench.runs import encode
-from wager.bench.suites import kinds_of, limited, load_suite
+from wager.bench.suites import first_of_each_kind, kinds_of, load_suite
 from wager.errors import InputError, WagerError
 from wager.llm import LLM
 from wager.pairs import DEMO
@@ -118,7 +118,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = parse(arguments)
-    prompts = limited(load_suite(None if given.texts else "demo", given.texts), given.limit)
+    prompts = first_of_each_kind(load_suite(None if given.texts else "demo", given.texts), given.limit)
     llm = LLM(given.model, given.drafter or "auto", prefix_reuse=False, threads=given.threads)
     llm.settle(print)
     traces: list[Trace] = []

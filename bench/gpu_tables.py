@@ -1,9 +1,9 @@
-"""The device's figures as Markdown, and their places in docs/cuda.md.
+"""Write the tables of docs/results-gpu.md from the result files of bench/gpu.
 
     python -m bench.gpu_tables
 
-Reads bench/results/gpu_{passes,narrow,pair,batch,batch_chains}.json, measures nothing. A table stands between
-two comment lines that name it; a test compares the page with the results.
+Reads bench/results/gpu_{passes,narrow,pair,batch,batch_chains,load}.json and measures nothing. A table stands
+between two comment lines that name it; a test compares the page with the results.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from bench.pages import markdown, with_table
 from bench.results import RESULTS, ROOT
 
-PAGE = ROOT / "docs" / "cuda.md"
+PAGE = ROOT / "docs" / "results-gpu.md"
 KINDS = ("code", "math", "prose", "chat", "dialog")
 MIXES = ("mixed", "code", "prose", "code and prose", "half sampled")
 TOKENS = (1, 4, 8, 16, 32, 64, 128)
@@ -36,11 +36,14 @@ def passes_table() -> str:
             ("over the measured floor", "over_floor"),
         )
     ]
-    return markdown((f"tokens, behind {CONTEXT:,}", *map(str, TOKENS)), lines)
+    return markdown((f"tokens after a context of {CONTEXT:,}", *map(str, TOKENS)), lines)
 
 
 def narrow_table() -> str:
-    """The products of a pass, in milliseconds, whose best times the file calls `best_us`."""
+    """Milliseconds of the products of a pass.
+
+    NOTE: the sums of the result file are in milliseconds, although their key is `best_us`.
+    """
     sums = [row for row in _data("narrow") if "pass_tokens" in row]
     lines = [("bfloat16, the library's", *[f"{row['library_ms']:.2f}" for row in sums])]
     for kind in sums[0]["ways_ms"]:
@@ -51,7 +54,7 @@ def narrow_table() -> str:
 
 
 def pair_table() -> str:
-    """Tokens behind the first, over plain decoding's; of the sampled chains the longest alone."""
+    """Speed-up over plain decoding after the first token; of the sampled chains only the longest is shown."""
     figures = _data("pair")["figures"]
     lines = []
     for label, heat, hidden in (("greedy", "", ()), ("T=0.8", ", 0.8", ("fixed:4",))):
@@ -64,12 +67,12 @@ def pair_table() -> str:
 
 
 def _ordered(names: Sequence[str]) -> list[str]:
-    """`auto`, trees, chains."""
+    """Policies in the order of the table: `auto`, trees, chains."""
     return sorted(names, key=lambda name: ("auto", "tree", "fixed").index(name.partition(":")[0]))
 
 
 def batch_table() -> str:
-    """Total speed over plain decoding's; of few requests also the mean of each one's, and shorter chains."""
+    """Total speed over plain decoding; for few requests also the mean speed of a request."""
     cells, chains = _cells("batch"), _cells("batch_chains")
     lines = []
     for batch in (64, 16, 4):
@@ -94,16 +97,43 @@ def _batch_line(
 ) -> tuple[str, ...]:
     found = [cells.get((batch, mix)) for mix in MIXES]
     values = [None if cell is None else cell[field][policy] for cell in found]
-    near = policy == "auto" and batch > 4  # where the third digit is what matters
+    near = policy == "auto" and batch > 4  # differences are small there
     return what, *["" if value is None else f"{value:.{3 if near else 2}f}" for value in values]
 
 
-PLACES = {"passes": passes_table, "narrow": narrow_table, "pair": pair_table, "batches": batch_table}
+def load_table() -> str:
+    """The closed loop by places: plain decoding, `auto` over it, and the control, greedy and sampled."""
+    cells = {
+        (cell["places"], cell["temperature"]): cell
+        for cell in _data("load")["figures"]["cells"]
+        if cell["driver"] == "direct"
+    }
+    temperatures = sorted({temperature for _, temperature in cells})
+    head = ["places"]
+    for temperature in temperatures:
+        name = "greedy" if temperature == 0.0 else f"{temperature:g}"
+        head += [f"`ar` tokens/s, {name}", f"`auto` over `ar`, {name}", f"control, {name}"]
+    lines = []
+    for places in sorted({places for places, _ in cells}):
+        found = [cells.get((places, temperature)) for temperature in temperatures]
+        lines.append((str(places), *[text for cell in found for text in _load_figures(cell)]))
+    return markdown(head, lines)
+
+
+def _load_figures(cell: Any) -> tuple[str, str, str]:
+    if cell is None:
+        return "", "", ""
+    return f"{cell['tokens_per_s']['ar']:.0f}", f"{cell['over_ar']['auto']:.3f}", f"{cell['control']:.3f}"
+
+
+TABLES = {"passes": passes_table, "narrow": narrow_table, "pair": pair_table, "batches": batch_table}
+if (RESULTS / "gpu_load.json").exists():
+    TABLES["load"] = load_table
 
 
 def main() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    for name, table in PLACES.items():
+    for name, table in TABLES.items():
         text = with_table(text, name, table())
     PAGE.write_text(text, encoding="utf-8")
     print("rewrote the tables of", PAGE.relative_to(ROOT))

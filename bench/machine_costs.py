@@ -22,7 +22,19 @@ from wager.bench.runs import Encoded
 from wager.engine.telemetry import StepReport
 from wager.errors import ModelError
 from wager.llm import LLM
-from wager.policy import PLAIN, Coming, Controller, Draft, Experience, Offer, Policy, Row, StepOutcome
+from wager.policy import (
+    PLAIN,
+    Coming,
+    Controller,
+    Draft,
+    Experience,
+    Inquiry,
+    Offer,
+    Plan,
+    Policy,
+    Row,
+    StepOutcome,
+)
 from wager.policy.base import fixed_forest
 from wager.policy.names import make_policy
 from wager.policy.simple import Plain
@@ -65,8 +77,8 @@ class Sweep(Plain):
         self._thinker = thinker
         self._steps = 0
 
-    def rests(self, coming: Coming) -> bool:
-        return False
+    def inquire(self, coming: Coming) -> Inquiry:
+        return Inquiry(asks=True)
 
     @property
     def thinks(self) -> bool:
@@ -88,24 +100,26 @@ class Sweep(Plain):
     def next(self) -> None:
         self._steps += 1
 
-    def offer(self, rows: Sequence[Row]) -> list[Offer]:
+    def plan(self, rows: Sequence[Row]) -> Plan:
         bet = self.bet
-        if self._thinker is not None:
-            self._thinker.offer(rows)
-        return [
+        details = None if self._thinker is None else self._thinker.plan(rows)
+        offers = [
             Offer(row.drafters[0], bet.depth) if row.drafters and bet.num_nodes else PLAIN for row in rows
         ]
+        return Plan(tuple(offers), details=details)
 
-    def arrange(self, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
-        if self._thinker is not None:
-            self._thinker.arrange(rows, drafts)
+    def arrange(self, plan: Plan, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
+        if self._thinker is not None and isinstance(plan.details, Plan):
+            self._thinker.arrange(plan.details, rows, drafts)
         is_chain = self.bet.depth > 0 and self._thinker is None
         return fixed_forest(rows, drafts, self.bet.num_nodes, chain=is_chain)
 
     def learn(self, outcome: StepOutcome) -> None:
         """Costs are its whole purpose, and they are not learned but listed."""
-        if self._thinker is not None:
-            self._thinker.learn(outcome)
+        if self._thinker is not None and outcome.plan is not None:
+            details = outcome.plan.details
+            own = details if isinstance(details, Plan) else None
+            self._thinker.learn(outcome._replace(plan=own))
 
     def forget(self, request_id: Hashable) -> None:
         if self._thinker is not None:

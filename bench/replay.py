@@ -31,7 +31,7 @@ from wager.bench.plan import BASELINE, RunOptions
 from wager.bench.records import Counts, Measured
 from wager.bench.results import load_average
 from wager.bench.runs import Encoded, PolicyContender, encode, measure
-from wager.bench.suites import BenchPrompt, kinds_of, limited, load_suite
+from wager.bench.suites import BenchPrompt, first_of_each_kind, kinds_of, load_suite
 from wager.errors import ConfigError, WagerError
 from wager.llm import LLM
 from wager.pairs import DEMO
@@ -302,7 +302,7 @@ def chosen(prompts: Sequence[BenchPrompt], kinds: Sequence[str] | None, limit: i
     for kind in kinds or ():
         if kind not in present:
             raise ConfigError("kind", kind, f"one of {', '.join(present)}")
-    return limited([one for one in prompts if not kinds or one.kind in kinds], limit)
+    return first_of_each_kind([one for one in prompts if not kinds or one.kind in kinds], limit)
 
 
 def load(model: str, drafter: str | None, threads: int) -> LLM:

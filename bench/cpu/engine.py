@@ -43,12 +43,12 @@ def save_pair(folder: Path) -> None:
     """A random target and a random block drafter for it."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from wager.train.drafter import DrafterShape, Lesson, build_drafter, drafter_config, save_drafter
+    from wager.train.drafter import BlockSampling, DrafterShape, build_drafter, drafter_config, save_drafter
 
     torch.manual_seed(0)
     model = Qwen3ForCausalLM(Qwen3Config(**SHAPE))
     model.save_pretrained(folder / "target")
-    config = drafter_config(DrafterShape(), model.config, SHAPE["vocab_size"] - 1, Lesson())
+    config = drafter_config(DrafterShape(), model.config, SHAPE["vocab_size"] - 1, BlockSampling())
     save_drafter(build_drafter(config, seed=1), config, folder / "drafter", torch.float32)
 
 

@@ -30,14 +30,14 @@ from wager.nn.models import load_target
 from wager.nn.models.decoder import Decoder, DecoderSpec
 from wager.nn.models.dflash import DFlash, load_drafter
 from wager.nn.native.library import library, wait_for_library
-from wager.nn.native.switch import Wish
+from wager.nn.native.loader import PassOptions
 from wager.pairs import DEMO_FOLDER
 
 WAYS = {
-    "torch": Wish("off"),
-    "native float32": Wish("on", "full"),
-    "native bfloat16": Wish("on", "auto"),
-    "native int8": Wish("on", "int8"),
+    "torch": PassOptions("off"),
+    "native float32": PassOptions("on", "full"),
+    "native bfloat16": PassOptions("on", "auto"),
+    "native int8": PassOptions("on", "int8"),
 }
 TOKENS = (1, 2, 4, 8, 12, 16, 32, 64)
 BLOCKS = (4, 8, 16)
@@ -59,11 +59,13 @@ class Pair(NamedTuple):
     drafter_pool: KVPool
 
 
-def load_pair(wish: Wish, num_pages: int) -> Pair:
-    target = load_target(DEMO_FOLDER / "target", wish=wish)
-    drafter = load_drafter(DEMO_FOLDER / "drafter", wish=wish)
-    if wish.native != "off" and (target.switch.reason or drafter.switch.reason):
-        sys.exit(f"bench: no native passes here: {target.switch.reason or drafter.switch.reason}")
+def load_pair(options: PassOptions, num_pages: int) -> Pair:
+    target = load_target(DEMO_FOLDER / "target", options=options)
+    drafter = load_drafter(DEMO_FOLDER / "drafter", options=options)
+    if options.native != "off" and (target.native_loader.reason or drafter.native_loader.reason):
+        sys.exit(
+            f"bench: no native passes here: {target.native_loader.reason or drafter.native_loader.reason}"
+        )
     return Pair(
         target,
         KVPool(target.pool_spec(num_pages, PAGE_SIZE)),
@@ -176,7 +178,7 @@ def run_all(contexts: Sequence[int], rounds: int) -> dict[str, Any]:
     num_pages = -(-(max(contexts) + max(TOKENS)) // PAGE_SIZE)
     num_pages = max(num_pages, CHUNK // PAGE_SIZE)
     with torch.inference_mode():
-        pairs = {name: load_pair(wish, num_pages) for name, wish in WAYS.items()}
+        pairs = {name: load_pair(options, num_pages) for name, options in WAYS.items()}
         for pair in pairs.values():
             lay_context(pair, random_ids(pairs), max(contexts))
         grid = [(context, count) for context in contexts for count in TOKENS]

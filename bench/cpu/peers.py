@@ -49,7 +49,7 @@ from wager.bench.plan import RunOptions, prompt_order
 from wager.bench.records import Answer, Run
 from wager.bench.results import load_average, shown
 from wager.bench.runs import Contender, Encoded, PolicyContender, encode
-from wager.bench.suites import limited, load_suite
+from wager.bench.suites import first_of_each_kind, load_suite
 from wager.config import EngineConfig, settings_of, unknown_key, with_values
 from wager.errors import ConfigError, ModelError, WagerError
 from wager.llm import LLM
@@ -319,7 +319,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     setups = all_setups([*(INT8 if options.int8 else ()), *options.setup])
     asked = RunOptions(max_tokens=options.max_tokens, rounds=options.rounds)
     wager = load_wager(setups, options)
-    prompts = encode(wager[0].llm, limited(load_suite("demo"), options.limit), asked.max_tokens)
+    prompts = encode(wager[0].llm, first_of_each_kind(load_suite("demo"), options.limit), asked.max_tokens)
     bench = Bench(wager, prompts)
     with ExitStack() as open_things:
         folder = options.gguf or Path(open_things.enter_context(tempfile.TemporaryDirectory()))

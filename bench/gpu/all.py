@@ -1,9 +1,9 @@
-"""Several of these benchmarks in one process: the grown pair is made once.
+"""Run several of these benchmarks in one process, so that the grown pair is made once.
 
-    python -m bench.gpu.all [--only floor batch pair exactness passes] [--set pair.limit=2 batch.batches=64]
+    python -m bench.gpu.all [--only floor batch load pair exactness passes] [--set pair.limit=2]
 
-Each writes its own result file and goes on writing it as it gets on, so that a run cut short leaves what it
-had. Kernels alone are bench.gpu.kernels'.
+Each benchmark rewrites its result file as it goes on, so that a run that is cut short leaves what it has.
+`bench.gpu.kernels` times kernels by themselves and is not part of this.
 """
 
 from __future__ import annotations
@@ -11,19 +11,22 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from bench.gpu import batch, exactness, floor, pair, passes
-from bench.gpu.script import Script, add_world, make_world, run_one
+from bench.gpu import batch, exactness, floor, load, pair, passes
+from bench.gpu.script import Script, add_session_options, make_session, run_script
 from wager.errors import ConfigError
 
 SCRIPTS: dict[str, Script] = {
     script.name: script
-    for script in (floor.SCRIPT, batch.SCRIPT, pair.SCRIPT, exactness.SCRIPT, passes.SCRIPT)
+    for script in (floor.SCRIPT, batch.SCRIPT, load.SCRIPT, pair.SCRIPT, exactness.SCRIPT, passes.SCRIPT)
 }
-"""Passes come last: they are profiled, and behind a profiler launches are slower for good."""
+"""Passes come last, because they are profiled and a profiler makes later launches slower."""
 
 
 def read_settings(words: Sequence[str]) -> dict[str, dict[str, str]]:
-    """`SCRIPT.OPTION=VALUE` by script. Raises ConfigError where a word is not one."""
+    """Read `SCRIPT.OPTION=VALUE` texts into options by script.
+
+    Raises ConfigError where a text is not of that form.
+    """
     found: dict[str, dict[str, str]] = {}
     for word in words:
         key, equals, value = word.partition("=")
@@ -40,17 +43,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_world(parser)
+    add_session_options(parser)
     parser.add_argument("--only", nargs="+", choices=list(SCRIPTS), default=list(SCRIPTS))
     parser.add_argument("--set", nargs="+", default=[], metavar="SCRIPT.OPTION=VALUE")
     given = parser.parse_args(arguments)
     settings = read_settings(given.set)
     chosen = [
-        (SCRIPTS[name], SCRIPTS[name].chosen(settings.get(name, {}), given.tiny)) for name in given.only
+        (SCRIPTS[name], SCRIPTS[name].read_options(settings.get(name, {}), given.tiny)) for name in given.only
     ]
-    world = make_world(given)
+    session = make_session(given)
     for script, options in chosen:
-        run_one(script, world, options)
+        run_script(script, session, options)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Is the text the same on the device? Policies against plain decoding of the same engine, token for token.
+"""Compare the texts of policies with those of plain decoding on the device, token for token.
 
     python -m bench.gpu.exactness [--limit 10] [--policies auto,fixed:15,tree:32] [--max-tokens 64]
 
-Greedy and sampled. Passes of different sizes round differently, so in 16 bits texts part where plain
-decoding's own two best scores nearly tie: every parting is listed with that gap. How often that must be
-expected says the control: plain decoding against itself at other batch sizes. A policy is fine where its
-partings are about as frequent and its gaps about as small as the control's.
+Texts are greedy and sampled. Passes of different sizes round differently, so in 16 bits texts differ from the
+position on where plain decoding's own two best scores nearly tie. Every such parting is listed with that gap.
+The control shows how often partings must be expected: plain decoding against itself at other batch sizes. A
+policy is correct if its partings are about as frequent and its gaps about as small as the control's.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import Any
 
 from bench.exactness import Case, Comparer
 from bench.exactness import Options as CompareOptions
-from bench.gpu.grown import World
-from bench.gpu.pair import notes
+from bench.gpu.grown import BenchSession
+from bench.gpu.pair import engine_notes
 from bench.gpu.script import Script, main
 from bench.partings import Comparison, Parting
 from wager.bench.figures import quantile
 from wager.bench.runs import encode
-from wager.bench.suites import limited
+from wager.bench.suites import first_of_each_kind
 from wager.engine.assemble import build_controller
 from wager.llm import Output
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is compared, and in which company. Rows are requests that share a pass."""
+    """What is compared. `rows` and `plain_rows` are the numbers of requests that share a pass."""
 
     policies: tuple[str, ...] = ("auto", "fixed:4", "fixed:15", "tree:32")
     temperatures: tuple[float, ...] = (0.0, 0.8)
@@ -42,22 +42,22 @@ class Options:
     seconds: float = 90.0
 
 
-class Texts:
-    """Plain texts at one temperature, and comparisons with them."""
+class PlainTexts:
+    """The plain texts at one temperature, and comparisons with them."""
 
-    def __init__(self, world: World, options: Options, temperature: float) -> None:
+    def __init__(self, session: BenchSession, options: Options, temperature: float) -> None:
         self.options = options
-        self.comparer = Comparer(world.llm, CompareOptions(max_tokens=options.max_tokens))
+        self.comparer = Comparer(session.llm, CompareOptions(max_tokens=options.max_tokens))
         self.comparer.params = replace(
             self.comparer.params, temperature=temperature, seed=0 if temperature else None, ignore_eos=True
         )
-        prompts = limited(world.prompts, options.limit)
-        encoded = encode(world.llm, prompts, options.max_tokens)
+        prompts = first_of_each_kind(session.prompts, options.limit)
+        encoded = encode(session.llm, prompts, options.max_tokens)
         self.cases = [Case(one.prompt.kind, one) for one in encoded]
         self.plain = self.comparer.plainly(self.cases, options.plain_rows)
 
     def series(self) -> Iterator[tuple[str, Callable[[], Comparison]]]:
-        """All comparisons, the control first."""
+        """All comparisons, the controls first."""
         for rows in self.options.control_rows:
             yield f"plain at {rows} rows", partial(self.control, rows)
         for name in self.options.policies:
@@ -76,7 +76,7 @@ class Texts:
         return found
 
     def control(self, rows: int) -> Comparison:
-        """Plain decoding again; one request at a time is slow, so of those only some."""
+        """Plain decoding at another batch size; one row is slow and takes every fifth text only."""
         some = slice(None, None, 5 if rows == 1 else 1)
         again = self.comparer.plainly(self.cases[some], rows)
         return self.compared(self.cases[some], self.plain[some], again)
@@ -88,10 +88,10 @@ class Texts:
         return found
 
 
-def summed_up(found: Comparison) -> dict[str, Any]:
-    """A comparison in figures."""
+def comparison_figures(found: Comparison) -> dict[str, Any]:
+    """The figures of a comparison."""
     total, gaps = found.total, [one.gap for one in found.partings]
-    # Behind a parting nothing is comparable, so a text counts up to there.
+    # After a parting texts cannot be compared, so each text counts up to its parting.
     comparable = compared_tokens(total.tokens, total.prompts, found.partings)
     return {
         "texts": total.prompts,
@@ -101,40 +101,40 @@ def summed_up(found: Comparison) -> dict[str, Any]:
         "gaps": {"median": quantile(gaps, 0.5), "largest": max(gaps)} if gaps else None,
         "verified": found.verified,
         "accepted": found.accepted,
-        "partings": [listed(one) for one in found.partings],
+        "partings": [parting_entry(one) for one in found.partings],
     }
 
 
-def listed(parting: Parting) -> dict[str, Any]:
-    """A parting without the verdict: in 16 bits there is no rule, only the control."""
+def parting_entry(parting: Parting) -> dict[str, Any]:
+    """A parting without `near_tie`, because in 16 bits no fixed gap separates ties from errors."""
     return {name: value for name, value in asdict(parting).items() if name != "near_tie"}
 
 
 def compared_tokens(num_tokens: int, num_texts: int, partings: Sequence[Parting]) -> int:
-    """Tokens up to each text's parting, that one included; all texts are equally long."""
+    """The number of tokens up to and including each text's parting; all texts are equally long."""
     each = num_tokens // max(num_texts, 1)
     return num_tokens - sum(each - one.position - 1 for one in partings)
 
 
-def run(world: World, options: Options) -> None:
-    deadline = world.elapsed + options.seconds
+def run(session: BenchSession, options: Options) -> None:
+    deadline = session.elapsed + options.seconds
     found: dict[str, dict[str, Any]] = {}
-    described = {"options": asdict(options), "notes": notes(world)}
+    described = {"options": asdict(options), "notes": engine_notes(session)}
     for temperature in options.temperatures:
         label = "greedy" if temperature == 0.0 else f"T={temperature:g}"
         own = found.setdefault(label, {})
-        with world.case(label):
-            for name, compare in Texts(world, options, temperature).series():
-                if world.elapsed > deadline:
-                    world.say(f"{label}, {name}: left out, the time is up")
+        with session.case(label):
+            for name, compare in PlainTexts(session, options, temperature).series():
+                if session.elapsed > deadline:
+                    session.say(f"{label}, {name}: left out, the time is up")
                     continue
-                with world.case(f"{label}, {name}"):
-                    own[name] = summed_up(compare())
-                    world.save("exactness", described, found)
-                    world.say(f"{label}, {name}: {shown(own[name])}")
+                with session.case(f"{label}, {name}"):
+                    own[name] = comparison_figures(compare())
+                    session.save("exactness", described, found)
+                    session.say(f"{label}, {name}: {format_figures(own[name])}")
 
 
-def shown(figures: dict[str, Any]) -> str:
+def format_figures(figures: dict[str, Any]) -> str:
     gaps = figures["gaps"]
     how = f", gaps: median {gaps['median']:.3g}, largest {gaps['largest']:.3g}" if gaps else ""
     return (

@@ -1,8 +1,8 @@
-"""The grown pair on a device, without weights on disk: an engine around it, and what the scripts here share.
+"""The grown pair on a device without weights on disk, and what the scripts of this folder share.
 
-A folder is written that lacks only the weights (config, tokenizer, the drafter's config inside); while the
-engine is built from it as from any other, its weights are made by `wager.train.grow` instead of being read.
-`World` makes everything once, when it is first asked for. Knows no benchmark; used by all of them.
+A model folder is written that lacks only the weights. While the engine is loaded from it, `wager.train.grow`
+makes the weights instead of a reader. `BenchSession` makes everything when it is first used. It knows no
+benchmark and is used by all of them.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from wager.train.grow_tensors import GrownReader
 
 SHAPE, TINY_SHAPE = "8b", "hidden=320,layers=24"
 ROWS = 64
-"""Requests that may run at once: the largest batch measured."""
+"""Most requests that may run together, which is the largest batch measured."""
 MEMORY_GIB, TINY_MEMORY_GIB = 16.0, 0.25
 REFERENCE_TB_PER_S = 4.25
-"""What an H200 read in the measurement that this work set out from."""
+"""Read rate of an H200 in an earlier measurement, in terabytes per second."""
 
 
 def plan_pair(shape: str, dtype: torch.dtype) -> GrowthPlan:
-    """The demo pair on its way to `shape`."""
+    """The plan that grows the demo pair to `shape`."""
     return plan_growth(SmallPair(DEMO_FOLDER / "target", DEMO_FOLDER / "drafter"), shape, dtype)
 
 
 def plan_assistant(vocab_size: int, dtype: torch.dtype) -> GrowthPlan:
-    """The demo's small chain model with as many words as the grown target: its other sizes hardly change."""
+    """The plan that gives the demo's small chain model the vocabulary size of the grown target."""
     folder = DEMO_FOLDER / "chain"
     own = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     shape = f"hidden={own['hidden_size'] + 64},vocab={vocab_size}"
@@ -55,8 +55,8 @@ def plan_assistant(vocab_size: int, dtype: torch.dtype) -> GrowthPlan:
     return plan_growth(SmallPair(folder), shape, dtype)
 
 
-def write_hollow(plan: GrowthPlan, folder: Path) -> None:
-    """A model folder as `wager grow` writes it, but for the weights."""
+def write_folder_without_weights(plan: GrowthPlan, folder: Path) -> None:
+    """Write a model folder as `wager grow` does, without the weights."""
     folder.mkdir(parents=True)
     for path in plan.target.folder.iterdir():
         if path.is_file() and path.name != "config.json" and ".safetensors" not in path.name:
@@ -68,8 +68,8 @@ def write_hollow(plan: GrowthPlan, folder: Path) -> None:
 
 
 @contextmanager
-def made_weights(plan: GrowthPlan, folder: Path) -> Iterator[None]:
-    """Meanwhile the weights of `folder` and of the drafter inside are grown when they are asked for."""
+def grown_weights(plan: GrowthPlan, folder: Path) -> Iterator[None]:
+    """While this is active, weights of `folder` and of the drafter inside it are grown instead of read."""
     nets = {folder: plan.target, folder / DRAFTER_NAME: plan.drafter}
 
     def reader(path: str | Path, dtype: torch.dtype, device: torch.device | str = "cpu") -> WeightReader:
@@ -85,9 +85,9 @@ def made_weights(plan: GrowthPlan, folder: Path) -> Iterator[None]:
 
 
 def load_llm(plan: GrowthPlan, folder: Path, device: torch.device, **settings: Any) -> LLM:
-    """The engine around the grown pair, as users get it; only page reuse is off."""
+    """Load the engine around the grown pair with its default settings, except that page reuse is off."""
     values: dict[str, Any] = {"prefix_reuse": False, "max_rows": ROWS, "device": str(device)} | settings
-    with made_weights(plan, folder):
+    with grown_weights(plan, folder):
         return LLM(str(folder), str(folder / DRAFTER_NAME), dtype=_name(plan.dtype), **values)
 
 
@@ -96,8 +96,11 @@ def _name(dtype: torch.dtype) -> str:
 
 
 @dataclass
-class World:
-    """One process's pair, clock and result files. `out`: where results go; None: bench/results."""
+class BenchSession:
+    """The pair, clock and result files of one process.
+
+    Results go to `out`, or to bench/results if it is None.
+    """
 
     shape: str = SHAPE
     tiny: bool = False
@@ -121,20 +124,20 @@ class World:
     def folder(self) -> Path:
         self._place = tempfile.TemporaryDirectory(prefix="grown-")
         folder = Path(self._place.name) / f"demo-{self.shape.partition(',')[0].replace('=', '-')}"
-        write_hollow(self.plan, folder)
+        write_folder_without_weights(self.plan, folder)
         return folder
 
     @cached_property
     def llm(self) -> LLM:
         self.say(f"growing the demo pair to {self.shape}: {self.plan.num_bytes / 1e9:.2f} GB")
-        # Pages for the longest context measured; the rest of the device is for the peers.
+        # This holds the longest context measured; the peers need the rest of the device's memory.
         memory = TINY_MEMORY_GIB if self.tiny else MEMORY_GIB
         own = {} if self.is_cuda else {"native": "off", "threads": torch.get_num_threads()}
         llm = load_llm(self.plan, self.folder, self.device, memory_gib=memory, **own)
         llm.settle(self.say)
-        settle_garbage()  # as a server does, which has one engine for life
+        settle_garbage()  # a server does so, too, because its engine lives as long as the process
         self.synchronize()
-        self.say("the engine is there")
+        self.say("the engine is loaded")
         return llm
 
     @cached_property
@@ -143,7 +146,7 @@ class World:
 
     @cached_property
     def bytes_per_s(self) -> float:
-        """What a kernel that only reads gets out of this machine's memory."""
+        """Bytes per second that a kernel which only reads gets from memory."""
         if self.is_cuda:
             from bench.gpu.kernel_clock import Clock, Shape, read_rate
 
@@ -163,7 +166,7 @@ class World:
 
     @contextmanager
     def case(self, label: str) -> Iterator[None]:
-        """A part that may fail without costing the others; what failed is in every result file."""
+        """Run a part that may fail without stopping the others; result files list the failure."""
         try:
             yield
         except Exception as error:
@@ -172,7 +175,7 @@ class World:
             self.say(f"{label} FAILED: {text}")
 
     def save(self, name: str, settings: Mapping[str, object], data: object) -> Path:
-        """Write gpu_NAME.json as it is known by now."""
+        """Write gpu_NAME.json with what is known so far."""
         found: dict[str, object] = {"seconds": round(self.elapsed, 1), "errors": self.errors}
         found |= {"drafter_failures": self.drafter_failures, "figures": data}
         path = None if self.out is None else self.out / f"gpu_{name}.json"
@@ -180,11 +183,11 @@ class World:
 
     @property
     def drafter_failures(self) -> int:
-        """Drafts that failed so far; their requests went on plainly, so only this count tells of them."""
+        """Number of drafts that failed so far; their requests continued without a draft."""
         return self.llm.engine.telemetry.drafter_failures if "llm" in self.__dict__ else 0
 
     def described(self) -> dict[str, object]:
-        """What the figures hang on."""
+        """Model, shape and device, for the result file."""
         return {
             "shape": self.shape,
             "target": self.plan.big.target.__dict__ | _outer(self.plan),
@@ -201,7 +204,7 @@ def _outer(plan: GrowthPlan) -> dict[str, object]:
 
 
 def device_facts(device: torch.device) -> dict[str, object]:
-    """The device and the libraries that drive it."""
+    """The device and the versions of its libraries."""
     if device.type != "cuda":
         return {"name": "cpu", "torch": torch.__version__}
     import triton

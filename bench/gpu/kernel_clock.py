@@ -1,9 +1,10 @@
-"""Timing for the kernels' benchmark: CUDA graphs of many calls over rotating memory, and the floor below.
+"""Timing for the kernel benchmarks: CUDA graphs of many calls over rotating memory, and the memory floor.
 
-Knows the shape of a decoder and the memory's rate; used by kernels.py and kernel_layer.py.
+Knows the shape of a decoder and the read rate of the memory. Used by kernels.py, kernel_layer.py, narrow.py
+and the tuning scripts.
 """
 
-# Arguments of kernels are typed by their compiler.
+# The compiler of kernels types their arguments.
 # mypy: allow-incomplete-defs
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ EPS = 1e-6
 
 
 class Shape(NamedTuple):
-    """The sizes of a decoder, and how much memory rotates under a measurement."""
+    """The sizes of a decoder, and how much memory is rotated so that caches do not help."""
 
     hidden: int = 4096
     heads: HeadShape = HeadShape(32, 8, 128)
@@ -42,7 +43,7 @@ class Shape(NamedTuple):
 
     @property
     def products(self) -> dict[str, tuple[int, int]]:
-        """[out, in] of the products of a layer, and the head."""
+        """[out, in] of the products of a layer, and of the head."""
         inner = self.heads.num_heads * self.heads.head_dim
         return {
             "qkv": (self.qkv, self.hidden),
@@ -63,7 +64,7 @@ class Clock:
         self.device, self.target_ms, self.rounds = device, target_ms, rounds
 
     def us(self, call: Callable[[], object], count: int = 1) -> float:
-        """Microseconds of one of the `count` things that a call does, out of replays of its graph."""
+        """Microseconds of one of the `count` operations of a call, measured over replays of its graph."""
         began = time.perf_counter()
         call()
         if self.device.type != "cuda":
@@ -88,7 +89,7 @@ class Clock:
 
 
 class Bench(NamedTuple):
-    """What every case gets."""
+    """What every case is given."""
 
     shape: Shape
     clock: Clock
@@ -101,7 +102,7 @@ class Bench(NamedTuple):
 
     @property
     def few_tokens(self) -> tuple[int, ...]:
-        """For the cases that are slow to compile: one pass of each kind."""
+        """Fewer token counts, for cases that are slow to compile."""
         return tuple(count for count in self.tokens if count not in (8, 32))
 
     @property
@@ -112,13 +113,13 @@ class Bench(NamedTuple):
         return torch.randn(size, device=self.device).mul_(scale).to(self.dtype)
 
     def rotated(self, *size: int, scale: float = 0.02) -> list[Tensor]:
-        """As many matrices as are together larger than the cache."""
+        """As many random matrices as are larger than the cache together."""
         one = self.random(*size, scale=scale)
         copies = max(1, min(64, -(-self.shape.rotate_bytes // one.nbytes)))
         return [one, *(self.random(*size, scale=scale) for _ in range(copies - 1))]
 
     def many(self, call: Callable[[], object], count: int = 64) -> float:
-        """Microseconds of a call, `count` of them in a graph."""
+        """Microseconds of a call, measured over a graph of `count` calls."""
         count = count if self.device.type == "cuda" else 1
 
         def run() -> None:
@@ -139,7 +140,7 @@ def _read(source, sums, BLOCK: tl.constexpr):
 
 
 def read_rate(shape: Shape, clock: Clock) -> float:
-    """Bytes per microsecond that a kernel which only reads gets out of memory."""
+    """Bytes per microsecond that a kernel which only reads gets from memory."""
     block = 4096
     source = torch.ones(max(block, shape.read_bytes // 4), dtype=torch.int32, device=clock.device)
     programs = source.numel() // block

@@ -1,11 +1,11 @@
-"""Each kernel at the shape of an 8B model, beside plain torch, the library's products and the memory's floor.
+"""Each kernel at the shape of an 8B model, compared with plain torch, the library and the memory floor.
 
     python -m bench.gpu.kernels [--quick] [--only NAME ...] [--json PATH]
 
-Everything is timed by replaying CUDA graphs that hold many calls, with weights and caches that rotate through
-more memory than the cache holds; times are microseconds per call, medians of several replays. `layer` chains
-a whole decoder layer, in several ways. `--dry` runs every case once on a tiny shape, without a device if need
-be (then with TRITON_INTERPRET=1): it checks the script, its times mean nothing.
+Times come from replaying CUDA graphs of many calls. Weights and caches rotate through more memory than the
+cache holds. Times are microseconds per call, medians of several replays. `layer` runs a whole decoder layer
+in several variants. `--dry` runs every case once on a tiny shape to check the script; without a device it
+needs TRITON_INTERPRET=1, and its times mean nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bench.gpu.kernel_clock import EPS, TINY, Bench, Clock, Row, Shape, read_rat
 from bench.gpu.kernel_layer import bench_layer, make_heads, make_pass
 from bench.results import write_result
 from wager.nn.kernels.attention import AttentionPlan, attend
-from wager.nn.kernels.filter import Asked, Filters
+from wager.nn.kernels.filter import ActiveFilters, SamplingRows
 from wager.nn.kernels.gate import gate, gate_reference
 from wager.nn.kernels.matmul import (
     CONFIGS,
@@ -36,9 +36,9 @@ from wager.nn.kernels.matmul import (
     product_space,
 )
 from wager.nn.kernels.norm import Norm, Normed, add_norm, add_norm_reference
-from wager.nn.kernels.qkv import Places, write_qkv
-from wager.nn.kernels.sample import choose
-from wager.nn.kernels.top import Heat, top_logprobs
+from wager.nn.kernels.qkv import TokenSlots, write_qkv
+from wager.nn.kernels.sample import sample_tokens
+from wager.nn.kernels.top_logprobs import RowSampling, top_logprobs
 from wager.nn.layers.attention import attend_one
 from wager.nn.rope import rotate
 
@@ -69,7 +69,7 @@ def qkv_row(bench: Bench, tokens: int) -> Row:
     num_heads, num_kv_heads, size = heads
     rotated = num_heads + num_kv_heads
     fused = bench.random(tokens, bench.shape.qkv)
-    places = Places(*(torch.arange(tokens, device=bench.device) for _ in range(2)))
+    places = TokenSlots(*(torch.arange(tokens, device=bench.device) for _ in range(2)))
     store = bench.random(2, num_kv_heads, max(tokens, 256), size)
     queries = bench.random(tokens, num_heads, size)
     rotation = rotary.compute(places.positions)
@@ -96,34 +96,36 @@ def bench_attention(bench: Bench) -> Iterator[Row]:
 
 def attention_row(bench: Bench, rows: int, tokens: int, context: int) -> Row:
     heads = bench.shape.heads
-    world = make_pass(bench, rows, tokens, context)
+    inputs = make_pass(bench, rows, tokens, context)
     queries = bench.random(tokens, heads.num_heads, heads.head_dim)
     out = bench.random(tokens, heads.num_heads * heads.head_dim)
-    count = len(world.stores)
+    count = len(inputs.stores)
     keys = context + tokens // rows
     us: dict[str, float] = {}
     for merge in ("last", "after"):
-        plan = world.plan._replace(merge=merge)
+        plan = inputs.plan._replace(merge=merge)
 
         def call(plan: AttentionPlan = plan) -> None:
-            for store in world.stores:
-                attend(queries, store, world.attention, plan, None, out)
+            for store in inputs.stores:
+                attend(queries, store, inputs.attention, plan, None, out)
 
         us["kernel" if merge == "last" else "two kernels"] = bench.clock.us(call, count)
 
     def plain() -> None:
-        for store in world.stores:
-            attend_one(queries[: tokens // rows], store[0, :, :keys], store[1, :, :keys], world.mask)
+        for store in inputs.stores:
+            attend_one(queries[: tokens // rows], store[0, :, :keys], store[1, :, :keys], inputs.mask)
 
     us["plain, first row, one run of pages"] = bench.clock.us(plain, count)
     num_bytes = 2 * rows * keys * heads.num_kv_heads * heads.head_dim * bench.dtype.itemsize
     return bench.row("attention", tokens, num_bytes, us, rows=rows, context=context)
 
 
-def asked(bench: Bench, rows: int, temperature: float, top_k: int = 0, top_p: float = 1.0) -> Asked:
+def sampling_inputs(
+    bench: Bench, rows: int, temperature: float, top_k: int = 0, top_p: float = 1.0
+) -> SamplingRows:
     device = bench.device
     places = torch.arange(rows, device=device)
-    return Asked(
+    return SamplingRows(
         torch.full((rows,), temperature, device=device),
         torch.full((rows,), top_k, dtype=torch.int32, device=device),
         torch.full((rows,), top_p, device=device),
@@ -135,14 +137,14 @@ def asked(bench: Bench, rows: int, temperature: float, top_k: int = 0, top_p: fl
 
 def sample_row(bench: Bench, rows: int) -> Row:
     logits = bench.random(rows, bench.shape.vocab, scale=3.0)
-    greedy, warm, both = (asked(bench, rows, *one) for one in ((0.0,), (0.8,), (0.8, 20, 0.95)))
-    heat = Heat(warm.temperature, warm.seeds, warm.positions)
+    greedy, warm, both = (sampling_inputs(bench, rows, *one) for one in ((0.0,), (0.8,), (0.8, 20, 0.95)))
+    heat = RowSampling(warm.temperature, warm.seeds, warm.positions)
     cool = heat._replace(temperature=greedy.temperature)
     calls: dict[str, Callable[[], object]] = {
-        "greedy": lambda: choose(logits, greedy),
-        "noised": lambda: choose(logits, warm),
-        "top-k and top-p": lambda: choose(logits, both, Filters(True, True)),
-        "top-p": lambda: choose(logits, both, Filters(False, True)),
+        "greedy": lambda: sample_tokens(logits, greedy),
+        "noised": lambda: sample_tokens(logits, warm),
+        "top-k and top-p": lambda: sample_tokens(logits, both, ActiveFilters(True, True)),
+        "top-p": lambda: sample_tokens(logits, both, ActiveFilters(False, True)),
         "top 8": lambda: top_logprobs(logits, 8, cool),
         "top 8 noised": lambda: top_logprobs(logits, 8, heat),
         "plain greedy": lambda: logits.max(dim=-1),
@@ -155,7 +157,7 @@ def sample_row(bench: Bench, rows: int) -> Row:
 
 
 def plain_filter(logits: Tensor) -> Tensor:
-    """Top-k and top-p the plain way, without noise."""
+    """Top-k and top-p in plain torch, without noise."""
     scores = logits.float() / 0.8
     scores = scores.masked_fill(scores < scores.topk(20, dim=-1).values[:, -1:], -torch.inf)
     ordered, places = scores.sort(dim=-1, descending=True, stable=True)
@@ -186,19 +188,19 @@ def matmul_row(bench: Bench, name: str, tokens: int, weights: list[Tensor]) -> R
 
     timed("library", lambda weight: F.linear(x, weight))
     for config in CONFIGS:
-        timed(label_of(config), partial(_own_product, x, config, space))
+        timed(label_of(config), partial(_kernel_product, x, config, space))
     if name == "gate_up":
         for config in (ProductConfig(32, 128, 1, 4, 4), ProductConfig(64, 64, 1, 4, 5)):
-            timed(f"gated {label_of(config)}", partial(_own_gated, x, config))
+            timed(f"gated {label_of(config)}", partial(_kernel_gated, x, config))
     num_bytes = weights[0].nbytes + x.nbytes + tokens * num_out * x.itemsize
     return bench.row(f"product {name}", tokens, num_bytes, us)
 
 
-def _own_product(x: Tensor, config: ProductConfig, space: ProductSpace, weight: Tensor) -> Tensor:
+def _kernel_product(x: Tensor, config: ProductConfig, space: ProductSpace, weight: Tensor) -> Tensor:
     return product(x, weight, None, config, space)
 
 
-def _own_gated(x: Tensor, config: ProductConfig, weight: Tensor) -> Tensor:
+def _kernel_gated(x: Tensor, config: ProductConfig, weight: Tensor) -> Tensor:
     return gated_product(x, weight, config)
 
 
@@ -206,8 +208,8 @@ def label_of(config: ProductConfig) -> str:
     return "x".join(str(one) for one in config)
 
 
-def each(row_of: Callable[[Bench, int], Row]) -> Callable[[Bench], Iterator[Row]]:
-    """A case that has one row per number of tokens."""
+def per_token_count(row_of: Callable[[Bench, int], Row]) -> Callable[[Bench], Iterator[Row]]:
+    """A case with one result row per number of tokens."""
 
     def rows(bench: Bench) -> Iterator[Row]:
         return (row_of(bench, tokens) for tokens in bench.tokens)
@@ -216,18 +218,18 @@ def each(row_of: Callable[[Bench, int], Row]) -> Callable[[Bench], Iterator[Row]
 
 
 CASES: dict[str, Callable[[Bench], Iterator[Row]]] = {
-    "norm": each(norm_row),
-    "gate": each(gate_row),
-    "qkv": each(qkv_row),
+    "norm": per_token_count(norm_row),
+    "gate": per_token_count(gate_row),
+    "qkv": per_token_count(qkv_row),
     "attention": bench_attention,
     "layer": bench_layer,
-    "sample": each(sample_row),
+    "sample": per_token_count(sample_row),
     "matmul": bench_matmul,
 }
 
 
-def shown(row: Row) -> str:
-    """A line of the table: the case, its floor, then every way with its time, the best of them first."""
+def format_row(row: Row) -> str:
+    """A result row as one line: the case, its floor, then every variant's time, the best first."""
     case = " ".join(str(row[name]) for name in ("rows", "context") if name in row)
     best = min(row["us"], key=row["us"].__getitem__)
     order = sorted(row["us"], key=lambda name: (name != best, list(row["us"]).index(name)))
@@ -267,8 +269,8 @@ def main() -> None:
         try:
             for row in CASES[name](bench):
                 rows.append(row)
-                print(shown(row), flush=True)
-        except Exception as error:  # one case that fails must not cost the others
+                print(format_row(row), flush=True)
+        except Exception as error:  # a case that fails does not stop the others
             rows.append({"kernel": name, "error": repr(error)})
             print(f"{name} failed: {error!r}", flush=True)
         print(f"-- {name}: {time.perf_counter() - start:.1f} s", flush=True)

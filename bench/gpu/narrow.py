@@ -1,12 +1,12 @@
-"""Products with weights in 8 and 4 bits at the shape of an 8B model, beside the library's in bfloat16.
+"""Products with 8-bit and 4-bit weights at the shape of an 8B model, compared with the library's in bfloat16.
 
     python -m bench.gpu.narrow [--only NAME ...] [--tokens N ...] [--json PATH]
 
-Every kernel is compiled first, by several processes into Triton's cache; then each kind of weight is timed in
-some configurations, over weights that rotate through more memory than the cache holds. The floor is the time
-to read a kind's bytes. The last lines add the products of a whole pass. `many` finds out from how many tokens
-on it is quicker to widen the weights for the library. `--dry` runs a little of it on a tiny shape, without a
-device if need be (then with TRITON_INTERPRET=1).
+Several processes first compile every kernel into Triton's cache. Then each kind of weight is timed in several
+configurations, over weights that rotate through more memory than the cache holds. The floor is the time to
+read the weights. The last lines add up the products of a whole pass. `--many` finds the number of tokens from
+which it is faster to widen the weights for the library. `--dry` runs a small part on a tiny shape; without a
+device it needs TRITON_INTERPRET=1.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ from bench.gpu.kernel_clock import TINY, Bench, Clock, Row, Shape, read_rate
 from bench.results import write_result
 from wager.nn.kernels.gate import gate, gate_reference
 from wager.nn.kernels.matmul import ProductSpace, product_space
-from wager.nn.kernels.narrow import (
+from wager.nn.kernels.quant_matmul import (
     GATED_CONFIGS,
     MAX_TOKENS,
-    NARROW_CONFIGS,
-    NarrowConfig,
-    narrow_gated_product,
-    narrow_product,
-    narrow_split_product,
-    widened_product,
+    QUANT_CONFIGS,
+    QuantConfig,
+    dequantised_product,
+    quant_gated_product,
+    quant_product,
+    quant_split_product,
 )
-from wager.nn.kernels.narrow_weights import NarrowWeight, dequantised
+from wager.nn.kernels.quant_weights import QuantWeight, dequantised
 
 SWEEP = (
-    *NARROW_CONFIGS,
-    NarrowConfig(32, 8, 2, 6),
-    NarrowConfig(64, 1, 2, 6),
-    NarrowConfig(64, 2, 4, 6),
-    NarrowConfig(64, 4, 4, 9),
-    NarrowConfig(64, 4, 2, 6),
-    NarrowConfig(128, 2, 4, 6),
+    *QUANT_CONFIGS,
+    QuantConfig(32, 8, 2, 6),
+    QuantConfig(64, 1, 2, 6),
+    QuantConfig(64, 2, 4, 6),
+    QuantConfig(64, 4, 4, 9),
+    QuantConfig(64, 4, 2, 6),
+    QuantConfig(128, 2, 4, 6),
 )
-GATED_SWEEP = (*GATED_CONFIGS, NarrowConfig(16, 1, 2, 6), NarrowConfig(32, 1, 4, 9))
-MANY = (NarrowConfig(64, 1, 4, 5), NarrowConfig(64, 4, 4, 5), NarrowConfig(128, 4, 4, 4))
+GATED_SWEEP = (*GATED_CONFIGS, QuantConfig(16, 1, 2, 6), QuantConfig(32, 1, 4, 9))
+MANY = (QuantConfig(64, 1, 4, 5), QuantConfig(64, 4, 4, 5), QuantConfig(128, 4, 4, 4))
 _PROCESSES = 12
 
 
-class Kind(NamedTuple):
-    """A way to keep weights."""
+class WeightKind(NamedTuple):
+    """Bits and group size of stored weights."""
 
     bits: int
     group: int
@@ -69,23 +69,23 @@ class Kind(NamedTuple):
         return num_out * inner * (self.bits + (32 if self.bits == 8 else 16) / self.group) / 8
 
 
-KINDS = (Kind(8, 128), Kind(4, 64), Kind(4, 128))
+KINDS = (WeightKind(8, 128), WeightKind(4, 64), WeightKind(4, 128))
 
 
-def made_up(bench: Bench, num_out: int, inner: int, kind: Kind) -> NarrowWeight:
-    """A weight of random bits: its values do not matter here."""
+def random_weight(bench: Bench, num_out: int, inner: int, kind: WeightKind) -> QuantWeight:
+    """A weight of random bits; its values do not matter for timing."""
     chunks = -(-inner // (kind.group * 8 // kind.bits))
     size = (chunks, num_out, kind.group // 2)
     packed = torch.randint(-32_768, 32_768, size, dtype=torch.int16, device=bench.device)
     kept = torch.float32 if kind.bits == 8 else torch.bfloat16
     scales = torch.rand((chunks, num_out, 8 // kind.bits), device=bench.device).add_(0.5).mul_(1e-3).to(kept)
-    return NarrowWeight(packed, scales, kind.bits, kind.group, inner)
+    return QuantWeight(packed, scales, kind.bits, kind.group, inner)
 
 
-def rotated(bench: Bench, num_out: int, inner: int, kind: Kind) -> list[NarrowWeight]:
-    one = made_up(bench, num_out, inner, kind)
+def rotated_weights(bench: Bench, num_out: int, inner: int, kind: WeightKind) -> list[QuantWeight]:
+    one = random_weight(bench, num_out, inner, kind)
     copies = max(1, min(64, -(-bench.shape.rotate_bytes // one.nbytes)))
-    return [one, *(made_up(bench, num_out, inner, kind) for _ in range(copies - 1))]
+    return [one, *(random_weight(bench, num_out, inner, kind) for _ in range(copies - 1))]
 
 
 class Weights(NamedTuple):
@@ -94,16 +94,18 @@ class Weights(NamedTuple):
     name: str
     size: tuple[int, int]
     wide: list[Tensor]
-    narrow: dict[Kind, list[NarrowWeight]]
+    narrow: dict[WeightKind, list[QuantWeight]]
 
 
-def weights_of(bench: Bench, name: str, kinds: Sequence[Kind]) -> Weights:
+def weights_of(bench: Bench, name: str, kinds: Sequence[WeightKind]) -> Weights:
     size = bench.shape.products[name]
-    return Weights(name, size, bench.rotated(*size), {kind: rotated(bench, *size, kind) for kind in kinds})
+    return Weights(
+        name, size, bench.rotated(*size), {kind: rotated_weights(bench, *size, kind) for kind in kinds}
+    )
 
 
-def over(bench: Bench, weights: Sequence[Tensor | NarrowWeight], call: Callable[..., object]) -> float:
-    """Microseconds of one of the calls over all weights in turn."""
+def call_us(bench: Bench, weights: Sequence[Tensor | QuantWeight], call: Callable[..., object]) -> float:
+    """Microseconds of one call, measured over all weights in turn."""
 
     def run() -> None:
         for weight in weights:
@@ -115,12 +117,12 @@ def over(bench: Bench, weights: Sequence[Tensor | NarrowWeight], call: Callable[
 Calls = Mapping[str, Callable[..., object]]
 
 
-def tried(bench: Bench, weights: list[NarrowWeight], calls: Calls) -> Row:
-    """Microseconds by configuration; one that cannot be costs the others nothing."""
+def config_times(bench: Bench, weights: list[QuantWeight], calls: Calls) -> Row:
+    """Microseconds by configuration; a configuration that fails is reported and left out."""
     us: Row = {}
     for label, call in calls.items():
         try:
-            us[label] = over(bench, weights, call)
+            us[label] = call_us(bench, weights, call)
         except Exception as error:
             print(f"  {label} failed: {error!r}"[:300], flush=True)
     return us
@@ -129,44 +131,44 @@ def tried(bench: Bench, weights: list[NarrowWeight], calls: Calls) -> Row:
 def row_of(
     bench: Bench, weights: Weights, case: tuple[str, int], library: Callable[..., object], calls: Calls
 ) -> Row:
-    """A product's name and number of tokens; the library's time, and of every kind all times and the best."""
+    """The library's time for one product, and for every kind all times and the best."""
     name, tokens = case
     row: Row = {"product": name, "tokens": tokens, "ways": {}}
-    row["library_us"] = over(bench, weights.wide, library)
+    row["library_us"] = call_us(bench, weights.wide, library)
     row["floor_us"] = weights.wide[0].nbytes / bench.bytes_per_us
     for kind, narrow in weights.narrow.items():
-        row["ways"][str(kind)] = way_of(bench, kind, weights.size, tried(bench, narrow, calls))
+        row["ways"][str(kind)] = kind_figures(bench, kind, weights.size, config_times(bench, narrow, calls))
     return row
 
 
-def way_of(bench: Bench, kind: Kind, size: tuple[int, int], us: Row) -> Row:
+def kind_figures(bench: Bench, kind: WeightKind, size: tuple[int, int], us: Row) -> Row:
     best = min(us, key=us.__getitem__) if us else None
     floor = kind.nbytes(*size) / bench.bytes_per_us
     return {"floor_us": floor, "best": best, "best_us": us[best] if best else None, "us": us}
 
 
-def label_of(config: NarrowConfig) -> str:
+def label_of(config: QuantConfig) -> str:
     return "x".join(str(one) for one in config)
 
 
-def labelled(configs: Iterable[NarrowConfig], call: Callable[[NarrowConfig], Callable[..., object]]) -> Calls:
+def labelled(configs: Iterable[QuantConfig], call: Callable[[QuantConfig], Callable[..., object]]) -> Calls:
     return {label_of(config): call(config) for config in configs}
 
 
-def _product(x: Tensor, space: ProductSpace | None, config: NarrowConfig, weight: NarrowWeight) -> Tensor:
-    return narrow_product(x, weight, None, config, space)
+def _product(x: Tensor, space: ProductSpace | None, config: QuantConfig, weight: QuantWeight) -> Tensor:
+    return quant_product(x, weight, None, config, space)
 
 
-def _parts(x: Tensor, config: NarrowConfig, weight: NarrowWeight) -> Tensor:
-    return narrow_split_product(x, weight, config)
+def _parts(x: Tensor, config: QuantConfig, weight: QuantWeight) -> Tensor:
+    return quant_split_product(x, weight, config)
 
 
-def _gated(x: Tensor, config: NarrowConfig, weight: NarrowWeight) -> Tensor:
-    return narrow_gated_product(x, weight, config)
+def _gated(x: Tensor, config: QuantConfig, weight: QuantWeight) -> Tensor:
+    return quant_gated_product(x, weight, config)
 
 
 def product_rows(bench: Bench, weights: Weights, tokens: int) -> Iterator[Row]:
-    """The plain product; the parts of it that a norm adds up; with SiLU(gate) * up behind it."""
+    """The plain product, its partial sums for a norm, and the gated product with SiLU(gate) * up."""
     name, x = weights.name, bench.random(tokens, weights.size[1])
     space = product_space(tokens, weights.size[0], bench.device)
     configs = [config for config in SWEEP if name != "head" or config.splits == 1]
@@ -183,9 +185,9 @@ def product_rows(bench: Bench, weights: Weights, tokens: int) -> Iterator[Row]:
 
 
 def many_row(bench: Bench, weights: Weights, tokens: int) -> Row:
-    """Many tokens: our product, as long as it can, against widening the weights for the library's."""
+    """Many tokens: our product, as far as it goes, against widening the weights for the library."""
     x = bench.random(tokens, weights.size[1])
-    calls: dict[str, Callable[..., object]] = {"widened": partial(widened_product, x)}
+    calls: dict[str, Callable[..., object]] = {"widened": partial(dequantised_product, x)}
     if tokens <= MAX_TOKENS:
         calls |= labelled(MANY, lambda config: partial(_product, x, None, config))
     return row_of(bench, weights, (f"{weights.name} of many", tokens), partial(F.linear, x), calls)
@@ -199,23 +201,23 @@ def rows_of(bench: Bench, name: str, many: Sequence[int]) -> Iterator[Row]:
         yield from (many_row(bench, weights, tokens) for tokens in many)
 
 
-def check(bench: Bench, kind: Kind) -> str:
-    """That the products timed are products: a few against float64, with their errors."""
+def check(bench: Bench, kind: WeightKind) -> str:
+    """Check some of the timed products against float64, and return their largest error."""
     num_out, inner = bench.shape.products["qkv"]
-    weight = made_up(bench, num_out, inner, kind)
+    weight = random_weight(bench, num_out, inner, kind)
     errors = []
     for tokens in (1, 64):
         x = bench.random(tokens, inner)
         want = F.linear(x.double(), dequantised(weight, torch.float64))
-        pairs = [(narrow_product(x, weight, None, one), want) for one in NARROW_CONFIGS]
-        pairs += [(narrow_gated_product(x, weight, one), gate_reference(want)) for one in GATED_CONFIGS]
-        pairs.append((widened_product(x, weight), want))
+        pairs = [(quant_product(x, weight, None, one), want) for one in QUANT_CONFIGS]
+        pairs += [(quant_gated_product(x, weight, one), gate_reference(want)) for one in GATED_CONFIGS]
+        pairs.append((dequantised_product(x, weight), want))
         errors += [float((got.double() - true).norm() / true.norm()) for got, true in pairs]
     return f"{kind}: errors of {len(errors)} products up to {max(errors):.2e}"
 
 
 def compile_share(index: int, count: int, most: int) -> int:
-    """One process's share of the kernels, by a first call with small weights; returns how many went well."""
+    """Compile one process's share of the kernels by calling them once; returns how many succeeded."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     bench, done = Bench(Shape(), Clock(device), (1,), (), 1.0), 0
     jobs = [
@@ -230,15 +232,15 @@ def compile_share(index: int, count: int, most: int) -> int:
             try:
                 job()
                 done += 1
-            except Exception:  # met again, and said, when it is timed
+            except Exception:  # it is reported when it is timed
                 continue
         if device.type == "cuda":
             torch.cuda.synchronize()
     return done
 
 
-def jobs_of(bench: Bench, kind: Kind, tokens: int) -> Iterator[Callable[[], object]]:
-    weight, x = made_up(bench, 512, 1024, kind), bench.random(tokens, 1024)
+def jobs_of(bench: Bench, kind: WeightKind, tokens: int) -> Iterator[Callable[[], object]]:
+    weight, x = random_weight(bench, 512, 1024, kind), bench.random(tokens, 1024)
     for config in SWEEP if tokens <= 64 else MANY:
         yield partial(_product, x, None, config, weight)
         if config.splits > 1:
@@ -254,8 +256,8 @@ def compile_all(most: int) -> None:
     print(f"-- {done} kernels compiled in {time.perf_counter() - began:.1f} s", flush=True)
 
 
-def shown(row: Row) -> str:
-    """A line of the table: the library's time, then every kind's floor, best time and configuration."""
+def format_row(row: Row) -> str:
+    """A result row as one line: the library's time, then every kind's floor, best time and configuration."""
     line = f"{row['product']:16s} {row['tokens']:4d} tok"
     line += f" | bf16 {row['floor_us']:6.1f} < {row['library_us']:6.1f}"
     for kind, way in row["ways"].items():
@@ -264,9 +266,10 @@ def shown(row: Row) -> str:
     return line
 
 
-def sums(bench: Bench, rows: list[Row]) -> Iterator[Row]:
-    """The products of a whole pass: the layers' and the head, each in its best way, and what a layer's
-    take where down and out are left in parts and the gate is fused.
+def pass_sums(bench: Bench, rows: list[Row]) -> Iterator[Row]:
+    """The sum of the products of a whole pass, each in its best configuration.
+
+    The products `down` and `out` are left as partial sums, and the gate is fused.
     """
     named = {(row["product"], row["tokens"]): row for row in rows if "ways" in row}
     count = bench.shape.num_layers
@@ -288,7 +291,7 @@ def sums(bench: Bench, rows: list[Row]) -> Iterator[Row]:
             yield {"pass_tokens": tokens, "library_ms": library, "floor_ms": floor, "ways_ms": ways}
 
 
-def shown_sum(row: Row) -> str:
+def format_sum(row: Row) -> str:
     line = f"products of a pass {row['pass_tokens']:3d} tok, ms"
     line += f" | bf16 {row['floor_ms']:.2f} < {row['library_ms']:.2f}"
     for kind, way in row["ways_ms"].items():
@@ -330,14 +333,14 @@ def main() -> None:
         try:
             for row in rows_of(bench, name, options.many):
                 rows.append(row)
-                print(shown(row), flush=True)
-        except Exception as error:  # one product that fails must not cost the others
+                print(format_row(row), flush=True)
+        except Exception as error:  # a product that fails does not stop the others
             rows.append({"product": name, "error": repr(error)})
             print(f"{name} failed: {error!r}"[:500], flush=True)
         print(f"-- {name}: {time.perf_counter() - start:.1f} s", flush=True)
-    for row in list(sums(bench, rows)):
+    for row in list(pass_sums(bench, rows)):
         rows.append(row)
-        print(shown_sum(row))
+        print(format_sum(row))
     config = {
         "device": torch.cuda.get_device_name() if has_device else "interpreter",
         "triton": triton.__version__,

@@ -1,10 +1,11 @@
-"""The grown pair end to end, one request at a time: every policy, and what people use today, in one run.
+"""The grown pair end to end, one request at a time: all policies and other decoders in one process.
 
     python -m bench.gpu.pair [--limit 2] [--max-tokens 128] [--only wager] [--temperatures 0,0.8]
 
-The shipped prompts by kind, greedy and sampled. Plain decoding (`ar`) stands around every small group of
-contenders (A B B A); a speed-up is against it. Peers run over the same weights, with fewer tokens since they
-are slow, `auto` among them; the compiled way comes last, because compiling takes as long as all the rest.
+Uses the shipped prompts by kind, greedy and sampled. Plain decoding (`ar`) runs before and after every small
+group of contenders (A B B A), and speed-ups are relative to it. Peers run over the same weights with fewer
+tokens, because they are slow; `auto` runs among them. The compiled peer comes last, because compiling takes
+as long as all the rest.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from bench.gpu.dflash_loop import NAME as LOOP
-from bench.gpu.grown import World
+from bench.gpu.grown import BenchSession
 from bench.gpu.peers import COMPILED, EAGER, PEERS, Peers
-from bench.gpu.race import Race, ratio, table
+from bench.gpu.race import Race, speed_ratio, table
 from bench.gpu.script import Script, main
 from wager.bench.figures import Summary, is_fixed, summarise
 from wager.bench.plan import BASELINE, RunOptions
 from wager.bench.runs import Contender, Encoded, PolicyContender, encode
-from wager.bench.suites import kinds_of, limited
+from wager.bench.suites import first_of_each_kind, kinds_of
 
 CHAINS = tuple(f"fixed:{count}" for count in (1, 2, 3, 4, 6, 8, 12, 15))
 TREES = ("tree:16", "tree:32", "tree:64")
@@ -30,7 +31,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Options:
-    """Who runs on how much. `seconds`: no prompt is begun behind that many."""
+    """Contenders and sizes. No prompt begins after `seconds`."""
 
     only: tuple[str, ...] = ("wager", "peers")
     limit: int = 1
@@ -45,24 +46,24 @@ class Options:
     seed: int = 0
 
 
-class Course:
-    """The races of a run, in the order of their worth."""
+class PairRaces:
+    """The races of a run, the most important first."""
 
-    def __init__(self, world: World, options: Options) -> None:
-        self.world, self.options = world, options
-        self.peers = Peers(world)
+    def __init__(self, session: BenchSession, options: Options) -> None:
+        self.session, self.options = session, options
+        self.peers = Peers(session)
         self._policies: dict[tuple[float, str], PolicyContender] = {}
-        chosen = limited(world.prompts, options.limit)
+        chosen = first_of_each_kind(session.prompts, options.limit)
         self.prompts = self._encoded(chosen)
-        # The last prompt of every kind is kept for warming.
-        others = [[one for one in world.prompts if one.kind == kind][-1] for kind in kinds_of(chosen)]
+        # The last prompt of every kind is used for the warm-up only.
+        others = [[one for one in session.prompts if one.kind == kind][-1] for kind in kinds_of(chosen)]
         self.warm = self._encoded(others)
 
     def _encoded(self, prompts: Sequence[Any]) -> list[Encoded]:
-        return encode(self.world.llm, prompts, max(self.options.max_tokens, self.options.peer_tokens))
+        return encode(self.session.llm, prompts, max(self.options.max_tokens, self.options.peer_tokens))
 
     def races(self) -> Iterator[Race]:
-        """Made one after the other: the peers' models are loaded when the first of them runs."""
+        """Makes one race after the other, so that the peers' models are loaded when the first peer runs."""
         options = self.options
         for temperature in options.temperatures:
             label = "greedy" if temperature == 0.0 else f"T={temperature:g}"
@@ -85,29 +86,29 @@ class Course:
             contenders[name] = self._policy(temperature, name)
             warm[name] = self.warm
         for name in peers:
-            with self.world.case(f"{label}: {name}"):
+            with self.session.case(f"{label}: {name}"):
                 contenders[name] = self.peers.make(name, greedy=temperature == 0.0)
-            # A static cache is as long as the longest answer so far, and what needs more compiles anew.
+            # A static cache has the length of the longest answer so far, and a longer one compiles again.
             longest = max(self.prompts, key=lambda one: len(one.token_ids))
             warm[name] = [longest, longest] if name == COMPILED else self.warm[:1]
         return Race(label, contenders, self.prompts, warm, RunOptions(tokens, temperature, self.options.seed))
 
     def _policy(self, temperature: float, name: str) -> PolicyContender:
-        """One for all races at a temperature: it goes on learning."""
+        """A policy's contender, shared by all races at a temperature, so that it goes on learning."""
         key = (temperature, name)
         if key not in self._policies:
-            self._policies[key] = PolicyContender(self.world.llm, name)
+            self._policies[key] = PolicyContender(self.session.llm, name)
         return self._policies[key]
 
 
-def bars(summaries: dict[str, Summary]) -> dict[str, Any]:
-    """What is asked of the pair, in figures: behind the first token and over whole requests."""
+def auto_ratios(summaries: dict[str, Summary]) -> dict[str, Any]:
+    """Ratios of `auto` to every other contender, after the first token and over whole requests."""
     found: dict[str, Any] = {}
     for label, summary in summaries.items():
         if AUTO not in summary.contenders or not summary.kinds:
             continue
         rivals = [name for name in summary.contenders if name != AUTO]
-        found[label] = {f"auto over {name}": ratio(summary, AUTO, name) for name in rivals}
+        found[label] = {f"auto over {name}": speed_ratio(summary, AUTO, name) for name in rivals}
         fixed = [name for name in rivals if is_fixed(name) or name in TREES]
         means = {name: summary.overall_decode[name] for name in fixed}
         if means:
@@ -117,10 +118,10 @@ def bars(summaries: dict[str, Summary]) -> dict[str, Any]:
     return found
 
 
-def run(world: World, options: Options) -> None:
-    deadline = world.elapsed + options.seconds
-    course = Course(world, options)
-    described = {"options": asdict(options), "peers": course.peers.described(), "notes": notes(world)}
+def run(session: BenchSession, options: Options) -> None:
+    deadline = session.elapsed + options.seconds
+    pair = PairRaces(session, options)
+    described = {"options": asdict(options), "peers": pair.peers.described(), "notes": engine_notes(session)}
     races: list[Race] = []
     summaries: dict[str, Summary] = {}
 
@@ -129,20 +130,20 @@ def run(world: World, options: Options) -> None:
             if race.measured.runs:
                 summaries[race.label] = summarise(race.measured)
         data = {race.label: race.as_dict() for race in races if race.measured.runs}
-        world.save("pair", described, data | {"bars": bars(summaries)})
+        session.save("pair", described, data | {"bars": auto_ratios(summaries)})
 
-    for race in course.races():
-        if world.elapsed > deadline:
-            world.say(f"{race.label}: left out, the time is up")
+    for race in pair.races():
+        if session.elapsed > deadline:
+            session.say(f"{race.label}: left out, the time is up")
             break
         races.append(race)
-        with world.case(race.label):
-            race.run(world, deadline, save)
+        with session.case(race.label):
+            race.run(session, deadline, save)
         save()
         if race.measured.runs:
             print("\n".join([race.label, *table(summaries[race.label])]), flush=True)
-    for label, values in bars(summaries).items():
-        world.say(f"{label}: " + "; ".join(f"{name} {_short(value)}" for name, value in values.items()))
+    for label, values in auto_ratios(summaries).items():
+        session.say(f"{label}: " + "; ".join(f"{name} {_short(value)}" for name, value in values.items()))
 
 
 def _short(value: Any) -> str:
@@ -151,10 +152,10 @@ def _short(value: Any) -> str:
     return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
-def notes(world: World) -> dict[str, object]:
-    """How the engine runs here."""
+def engine_notes(session: BenchSession) -> dict[str, object]:
+    """How the engine runs here, for the result file."""
     wanted = ("device", "dtype", "passes", "layout", "drafter", "drafters", "max_context", "kv_pages")
-    return {name: world.llm.notes.get(name) for name in wanted}
+    return {name: session.llm.notes.get(name) for name in wanted}
 
 
 TINY: dict[str, Any] = {

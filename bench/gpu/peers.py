@@ -1,8 +1,8 @@
-"""Other decoders over the very same grown weights: transformers in its several ways, and the DFlash loop.
+"""Other decoders over the same grown weights: transformers in several modes, and the DFlash loop.
 
-transformers' model is built without memory and given the tensors that `wager.train.grow` makes, so it holds
-the engine's weights and no file is written. Its small assistant is the demo's chain model with as many words
-as the target. The compiled way keeps its cache static; its first answer pays for compiling and is never
+transformers' model is built on the meta device and given the tensors that `wager.train.grow` makes, so it has
+the engine's weights and no file is written. Its assistant is the demo's chain model with the target's
+vocabulary size. The compiled mode uses a static cache; its first answer includes compiling and is never
 timed.
 """
 
@@ -16,8 +16,8 @@ import torch
 
 from bench.gpu.dflash_loop import NAME as LOOP
 from bench.gpu.dflash_loop import DFlashLoop
-from bench.gpu.grown import World, plan_assistant
-from wager.bench.peers import LOOKUP_TOKENS, Peer, Way
+from bench.gpu.grown import BenchSession, plan_assistant
+from wager.bench.peers import LOOKUP_TOKENS, Assistance, Peer
 from wager.bench.records import Answer
 from wager.bench.runs import Contender
 from wager.errors import ConfigError
@@ -30,17 +30,17 @@ PEERS = (EAGER, LOOP, ASSISTED, LOOKUP, COMPILED)
 
 
 def transformers_model(plan: GrowthPlan, device: torch.device) -> Any:
-    """The plan's target as transformers runs it, with the grown weights."""
+    """The plan's target as a transformers model with the grown weights."""
     from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
     config: Any = Qwen3Config(**dict(plan.target.config))
     with torch.device("meta"):
         model: Any = Qwen3ForCausalLM(config)
     model.load_state_dict(dict(reader_of(plan.target, plan, device).tensors()), assign=True)
-    # The frequencies are no weights: they are worked out anew where the weights are.
+    # Rotary frequencies are not among the weights and are computed on the device.
     model.model.rotary_emb = type(model.model.rotary_emb)(config=config).to(device)
     make: Any = GenerationConfig
-    # A model's own settings fill in what a call leaves open: an end of text among them.
+    # The model's default settings would add an end-of-text token to every call.
     model.generation_config = make()
     return model.requires_grad_(False).eval()
 
@@ -55,7 +55,7 @@ def plain_drafter(plan: GrowthPlan, device: torch.device) -> DFlashNet:
 
 
 class CompiledPeer(Peer):
-    """transformers' generation with a static cache, which compiles the decoding pass by itself."""
+    """transformers' generation with a static cache, which compiles the decoding pass."""
 
     def _generate(self, prompt_ids: Sequence[int], settings: Any) -> Answer:
         from transformers import CompileConfig
@@ -66,39 +66,41 @@ class CompiledPeer(Peer):
         else:
             make: Any = CompileConfig
             settings.compile_config = make()
-        # Compiled graphs keep the tensors they update; generation itself sets no_grad, as its users have it.
+        # NOTE: compiled graphs update tensors in place, which inference mode forbids.
         with torch.inference_mode(False):
             return super()._generate(prompt_ids, settings)
 
 
 class Peers:
-    """Makes the peers of a world when they are asked for; the big model is made once."""
+    """Makes the peers of a session on request; the big model is made once."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, session: BenchSession) -> None:
+        self.session = session
 
     @cached_property
     def model(self) -> Any:
-        self.world.say("transformers' model with the same weights")
-        return transformers_model(self.world.plan, self.world.device)
+        self.session.say("transformers' model with the same weights")
+        return transformers_model(self.session.plan, self.session.device)
 
     @cached_property
     def assistant(self) -> Any:
-        plan = self.world.plan
+        plan = self.session.plan
         small = plan_assistant(plan.big.vocab_size, plan.dtype)
-        return transformers_model(small, self.world.device)
+        return transformers_model(small, self.session.device)
 
     @cached_property
     def drafter(self) -> DFlashNet:
-        return plain_drafter(self.world.plan, self.world.device)
+        return plain_drafter(self.session.plan, self.session.device)
 
     def make(self, name: str, *, greedy: bool) -> Contender:
-        """A peer by name; sampled texts have noise of their own and are not compared."""
+        """Make a peer by name. Sampled texts use other noise and are not compared."""
         makers: dict[str, Callable[[], Contender]] = {
-            EAGER: lambda: Peer(EAGER, self.model, Way(), compared=greedy),
-            COMPILED: lambda: CompiledPeer(COMPILED, self.model, Way(), compared=greedy),
-            ASSISTED: lambda: Peer(ASSISTED, self.model, Way(self.assistant), compared=greedy),
-            LOOKUP: lambda: Peer(LOOKUP, self.model, Way(lookup_tokens=LOOKUP_TOKENS), compared=greedy),
+            EAGER: lambda: Peer(EAGER, self.model, Assistance(), compared=greedy),
+            COMPILED: lambda: CompiledPeer(COMPILED, self.model, Assistance(), compared=greedy),
+            ASSISTED: lambda: Peer(ASSISTED, self.model, Assistance(self.assistant), compared=greedy),
+            LOOKUP: lambda: Peer(
+                LOOKUP, self.model, Assistance(lookup_tokens=LOOKUP_TOKENS), compared=greedy
+            ),
             LOOP: lambda: DFlashLoop(self.model, self.drafter, compared=greedy),
         }
         if name not in makers:
@@ -106,10 +108,10 @@ class Peers:
         return makers[name]()
 
     def described(self) -> dict[str, object]:
-        """What the peers are, for the result file."""
+        """Versions and settings of the peers, for the result file."""
         import transformers
 
-        small = plan_assistant(self.world.plan.big.vocab_size, self.world.plan.dtype)
+        small = plan_assistant(self.session.plan.big.vocab_size, self.session.plan.dtype)
         return {
             "transformers": transformers.__version__,
             "attention": "sdpa",

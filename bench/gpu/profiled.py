@@ -1,6 +1,7 @@
-"""What a device does for a call, out of torch's profiler: time by kernel, and how long it was at work at all.
+"""Device time of a call from torch's profiler: by kernel, and how long the device was busy at all.
 
-Behind a profiler launches are slower for good: whoever times something does so before. Used by passes.py.
+A profiler makes later launches slower, so everything else must be timed before. Used by passes.py and
+steps.py.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from typing import NamedTuple
 import torch
 
 ATTENTION_WORDS = ("attend", "attention", "merge", "flash", "fmha")
-"""What the names of attention kernels hold, ours and torch's."""
+"""Parts of the names of attention kernels, ours and torch's."""
 
 
 class Profile(NamedTuple):
-    """Device time of one call: by kernel, and its covered part of the time line."""
+    """Device time of one call by kernel, and the time in which any kernel ran."""
 
     kernels_ms: dict[str, float]
     busy_ms: float
@@ -32,8 +33,8 @@ def is_attention(kernel: str) -> bool:
     return any(word in kernel.lower() for word in ATTENTION_WORDS)
 
 
-def covered(spans: Iterable[tuple[float, float]]) -> float:
-    """Length of what at least one of the spans covers."""
+def covered_length(spans: Iterable[tuple[float, float]]) -> float:
+    """Total length covered by at least one of the spans."""
     total, reached = 0.0, float("-inf")
     for start, stop in sorted(spans):
         total += max(0.0, stop - max(start, reached))
@@ -41,8 +42,8 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
     return total
 
 
-def profiled(call: Callable[[], object], times: int = 1) -> Profile:
-    """What the device does for a call; empty without one."""
+def profile_call(call: Callable[[], object], times: int = 1) -> Profile:
+    """Profile a call; the result is empty without a CUDA device."""
     from torch.profiler import ProfilerActivity, profile
 
     activities = [ProfilerActivity.CPU]
@@ -61,4 +62,4 @@ def profiled(call: Callable[[], object], times: int = 1) -> Profile:
         start, stop = event.time_range.start, event.time_range.end
         kernels[event.name] = kernels.get(event.name, 0.0) + (stop - start) * 1e-3 / times
         spans.append((start, stop))
-    return Profile(kernels, covered(spans) * 1e-3 / times)
+    return Profile(kernels, covered_length(spans) * 1e-3 / times)

@@ -1,9 +1,8 @@
-"""Contenders answer the same prompts in turn, plain decoding around them, until the time is up.
+"""Contenders answer the same prompts in turn, with plain decoding around them, until the time is up.
 
-The plan is that of `wager bench` (A B B A around each small group); what differs is what a short stay on a
-device asks for: after every prompt the figures so far can be kept, a contender that fails drops out alone,
-and no new prompt is begun behind a deadline. Policies are warmed on other prompts of the same kinds and keep
-what they learned there, as on a server that has run for a while. Used by pair.py.
+The order is that of `wager bench` (A B B A around each small group). In addition the figures are saved after
+every prompt, a contender that fails leaves the race alone, and no prompt begins after a deadline. Policies
+are warmed up on other prompts of the same kinds and keep what they learned, as on a server. Used by pair.py.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from bench.gpu.grown import World
+from bench.gpu.grown import BenchSession
 from wager.bench.figures import Figures, Summary, geometric_mean, summarise
 from wager.bench.plan import BASELINE, PromptSet, RunOptions, sets
 from wager.bench.records import Answer, Measured, Run
@@ -25,13 +24,13 @@ _KEPT_DIFFERENCES = 40
 
 @dataclass
 class Race:
-    """One series: who runs, on what, and what was measured so far. The first contender is plain decoding."""
+    """One series of contenders and prompts with its measurements. The first contender is plain decoding."""
 
     label: str
     contenders: dict[str, Contender]
     prompts: Sequence[Encoded]
     warm: Mapping[str, Sequence[Encoded]]
-    """What each contender answers before it is timed."""
+    """Prompts that each contender answers before it is timed."""
     options: RunOptions
     measured: Measured = field(init=False)
     texts: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -42,35 +41,35 @@ class Race:
         known = [(one.prompt.kind, one.prompt.id) for one in self.prompts]
         self.measured = Measured(list(self.contenders), known)
 
-    def run(self, world: World, deadline: float, save: Callable[[], object]) -> None:
-        """All sets that begin before `deadline`, in seconds of the world's clock."""
-        self.warm_up(world)
+    def run(self, session: BenchSession, deadline: float, save: Callable[[], object]) -> None:
+        """Run all sets that begin before `deadline`, in seconds of the session's clock."""
+        self.warm_up(session)
         plan = sets([one.prompt.kind for one in self.prompts], list(self.contenders)[1:])
         self.num_sets = len(plan)
         for one in plan:
-            if world.elapsed > deadline:
-                world.say(f"{self.label}: time is up after {self.done} of {len(plan)} prompts")
+            if session.elapsed > deadline:
+                session.say(f"{self.label}: time is up after {self.done} of {len(plan)} prompts")
                 return
-            self._answer(world, one)
+            self._answer(session, one)
             self.done += 1
             save()
-            world.say(f"{self.label}: {self.done} of {len(plan)} prompts")
+            session.say(f"{self.label}: {self.done} of {len(plan)} prompts")
 
-    def warm_up(self, world: World) -> None:
+    def warm_up(self, session: BenchSession) -> None:
         for name, contender in list(self.contenders.items()):
-            with world.case(f"{self.label}: warm-up of {name}"):
+            with session.case(f"{self.label}: warm-up of {name}"):
                 for index, one in enumerate(self.warm.get(name, ())):
                     contender.answer(one.token_ids, self.options.params(1000 + index))
                 continue
             self._drop(name)
 
-    def _answer(self, world: World, one: PromptSet) -> None:
+    def _answer(self, session: BenchSession, one: PromptSet) -> None:
         params, prompt_ids = self.options.params(one.prompt), self.prompts[one.prompt].token_ids
         for place, name in enumerate(one.turns):
             if name not in self.contenders:
                 continue
-            with world.case(f"{self.label}: {name} on {self.measured.prompts[one.prompt][1]}"):
-                self._enter(one, place, name, self.contenders[name].answer(prompt_ids, params))
+            with session.case(f"{self.label}: {name} on {self.measured.prompts[one.prompt][1]}"):
+                self._record(one, place, name, self.contenders[name].answer(prompt_ids, params))
                 continue
             self._drop(name)
 
@@ -79,7 +78,7 @@ class Race:
         if name == BASELINE:
             raise ModelError(f"{self.label}: plain decoding failed")
 
-    def _enter(self, one: PromptSet, place: int, name: str, answer: Answer) -> None:
+    def _record(self, one: PromptSet, place: int, name: str, answer: Answer) -> None:
         measured, kind = self.measured, self.measured.prompts[one.prompt][0]
         measured.runs.append(Run(name, one.prompt, one.round, place, answer.timing))
         if answer.counts is not None:
@@ -110,7 +109,7 @@ class Race:
 
 
 def figures(summary: Summary) -> dict[str, Any]:
-    """By kind and contender, and over kinds; what was not measured is left out."""
+    """Figures by kind and contender, and over kinds, without those that were not measured."""
     best = summary.best_fixed
     return {
         "by_kind": {
@@ -126,7 +125,7 @@ def figures(summary: Summary) -> dict[str, Any]:
 
 
 def cell(found: Figures) -> dict[str, Any]:
-    """One contender on one kind."""
+    """Figures of one contender on one kind."""
     values: dict[str, Any] = {
         "tokens_per_s": found.tokens_per_s,
         "decode_tokens_per_s": found.decode_tokens_per_s,
@@ -144,8 +143,8 @@ def cell(found: Figures) -> dict[str, Any]:
     return {name: None if _is_nan(value) else value for name, value in values.items()}
 
 
-def ratio(summary: Summary, one: str, other: str) -> dict[str, float]:
-    """Geometric mean over kinds of one contender's speed over another's, whole and behind the first token."""
+def speed_ratio(summary: Summary, one: str, other: str) -> dict[str, float]:
+    """Geometric mean over kinds of one contender's speed over another's, whole and after the first token."""
     found = {}
     for name, field_name in (("whole", "speedup"), ("decode", "decode_speedup")):
         ratios = []
@@ -174,7 +173,7 @@ def _is_nan(value: object) -> bool:
 
 
 def table(summary: Summary) -> list[str]:
-    """A line per contender: speed-up over plain decoding by kind behind the first token, and their mean."""
+    """One line per contender: speed-up over plain decoding after the first token by kind, and the mean."""
     lines = [f"{'':22s}" + "".join(f"{kind:>9s}" for kind in summary.kinds) + f"{'mean':>9s}{'whole':>9s}"]
     for name in summary.contenders:
         speeds = [_speed(summary, name, kind, "decode_speedup") for kind in summary.kinds]

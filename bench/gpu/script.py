@@ -1,8 +1,8 @@
-"""How the scripts of this folder are called: options from a dataclass, `--tiny` for a run without a device.
+"""The command line of the scripts in this folder: options from a dataclass, and `--tiny` without a device.
 
-Each script has a record of options and a function of a world and those options; `python -m bench.gpu.all`
-runs several of them over one world. A tiny run checks the script, its times mean nothing; it writes results
-only where `--out` says.
+Each script has a record of options and a function that takes a session and those options. `python -m
+bench.gpu.all` runs several scripts over one session. A tiny run checks the script; its times mean nothing,
+and it writes results only where `--out` says.
 """
 
 from __future__ import annotations
@@ -17,54 +17,64 @@ from typing import Any, NamedTuple
 
 import torch
 
-from bench.gpu.grown import SHAPE, TINY_SHAPE, World
+from bench.gpu.grown import SHAPE, TINY_SHAPE, BenchSession
 from wager.errors import ConfigError
 
 
 class Script(NamedTuple):
-    """One benchmark. `options()` are the device's; `tiny` is what a run without one changes."""
+    """One benchmark. `tiny` holds the options that a run without a device changes."""
 
     name: str
     text: str
     options: type[Any]
     tiny: Mapping[str, Any]
-    run: Callable[[World, Any], None]
+    run: Callable[[BenchSession, Any], None]
 
-    def chosen(self, given: Mapping[str, str], tiny: bool) -> Any:
-        """The options with what was given as text. Raises ConfigError naming an unknown one."""
+    def read_options(self, given: Mapping[str, str], tiny: bool) -> Any:
+        """The options with the given texts read in. Raises ConfigError naming an unknown option."""
         options = replace(self.options(), **self.tiny) if tiny else self.options()
-        known = {one.name: one.default for one in fields(self.options)}
+        defaults = {option.name: option.default for option in fields(self.options)}
         for name in given:
-            if name not in known:
-                raise ConfigError(self.name, name, f"one of {', '.join(known)}")
-        return replace(options, **{name: read_value(known[name], text) for name, text in given.items()})
+            if name not in defaults:
+                raise ConfigError(self.name, name, f"one of {', '.join(defaults)}")
+        return replace(options, **{name: read_value(defaults[name], text) for name, text in given.items()})
+
+
+_SWITCH = {"true": True, "false": False}
 
 
 def read_value(default: Any, text: str) -> Any:
-    """A flag's text as its default is written: a list has commas between."""
+    """Read an option's text as the type of its default; the values of a tuple are separated by commas.
+
+    Raises ConfigError where a switch is neither true nor false.
+    """
+    if isinstance(default, bool):
+        if text not in _SWITCH:
+            raise ConfigError("switch", text, "true or false")
+        return _SWITCH[text]
     if isinstance(default, tuple):
         kind = type(default[0])
         return tuple(kind(part) for part in text.split(",") if part)
     return type(default)(text)
 
 
-def add_world(parser: argparse.ArgumentParser) -> None:
+def add_session_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--tiny", action="store_true", help="a small growth and few tokens, on a CPU if need be"
+        "--tiny", action="store_true", help="grow the pair a little and write few tokens; runs on a CPU, too"
     )
-    parser.add_argument("--shape", help=f"what the pair is grown to [{SHAPE}; tiny: {TINY_SHAPE}]")
-    parser.add_argument("--out", type=Path, help="folder of the result files [bench/results]")
+    parser.add_argument("--shape", help=f"the shape that the pair is grown to [{SHAPE}; tiny: {TINY_SHAPE}]")
+    parser.add_argument("--out", type=Path, help="folder for the result files [bench/results]")
 
 
-def make_world(given: argparse.Namespace) -> World:
+def make_session(given: argparse.Namespace) -> BenchSession:
     if not given.tiny and not torch.cuda.is_available():
         raise SystemExit("no CUDA device; --tiny runs without one")
     logging.basicConfig(format="%(name)s: %(message)s")
-    logging.getLogger("wager.engine").setLevel(logging.INFO)  # captures and calibration take their time
+    logging.getLogger("wager.engine").setLevel(logging.INFO)  # shows the progress of captures and calibration
     out = given.out
     if out is None and given.tiny:
         out = Path(tempfile.mkdtemp(prefix="tiny-results-"))
-    return World(given.shape or (TINY_SHAPE if given.tiny else SHAPE), given.tiny, out)
+    return BenchSession(given.shape or (TINY_SHAPE if given.tiny else SHAPE), given.tiny, out)
 
 
 def main(script: Script, arguments: Sequence[str] | None = None) -> None:
@@ -74,22 +84,24 @@ def main(script: Script, arguments: Sequence[str] | None = None) -> None:
         description=script.text,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_world(parser)
+    add_session_options(parser)
     for one in fields(script.options):
         shown = ",".join(map(str, one.default)) if isinstance(one.default, tuple) else one.default
-        parser.add_argument("--" + one.name.replace("_", "-"), help=f"[{shown}]".replace("%", "%%"))
+        switch: dict[str, Any] = {"nargs": "?", "const": "true"} if isinstance(one.default, bool) else {}
+        text = f"[{shown}]".replace("%", "%%")
+        parser.add_argument("--" + one.name.replace("_", "-"), help=text, **switch)
     given = parser.parse_args(arguments)
     names = [one.name for one in fields(script.options)]
-    own = {name: text for name in names if (text := getattr(given, name)) is not None}
-    run_one(script, make_world(given), script.chosen(own, given.tiny))
+    texts = {name: text for name in names if (text := getattr(given, name)) is not None}
+    run_script(script, make_session(given), script.read_options(texts, given.tiny))
 
 
-def run_one(script: Script, world: World, options: Any) -> None:
-    """Run over a world; whatever it could not do is said and kept in the result."""
-    world.errors = []
-    before = world.elapsed
-    world.say(f"-- {script.name}: {options}")
-    with world.case(script.name):
-        script.run(world, options)
-    failed = f"{len(world.errors)} failures, {world.drafter_failures} of the drafter"
-    world.say(f"-- {script.name}: {world.elapsed - before:.1f} s, {failed}")
+def run_script(script: Script, session: BenchSession, options: Any) -> None:
+    """Run a script over a session; failures are printed and kept in the result file."""
+    session.errors = []
+    before = session.elapsed
+    session.say(f"-- {script.name}: {options}")
+    with session.case(script.name):
+        script.run(session, options)
+    failed = f"{len(session.errors)} failed parts, {session.drafter_failures} failed drafts"
+    session.say(f"-- {script.name}: {session.elapsed - before:.1f} s, {failed}")

@@ -1,7 +1,7 @@
-"""Whole steps of the engine at batch 1: their time by the host's clock, and how much of it the device worked.
+"""Whole steps of the engine at batch 1: their time by the host's clock, and how long the device worked.
 
-An answer is timed without a profiler and another one watched by it, since watching takes time of its own; the
-two are of the same prompt, and bet as nearly alike as can be found. Used by passes.py.
+Answers are timed without a profiler, and other answers to the same prompt are profiled, because profiling
+takes time. The pair with the most similar bets is compared. Used by passes.py.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
-from bench.gpu.grown import World
-from bench.gpu.profiled import Profile, profiled
+from bench.gpu.grown import BenchSession
+from bench.gpu.profiled import Profile, profile_call
 from wager.bench.records import Answer, Counts
 from wager.bench.runs import PolicyContender
 from wager.records import SamplingParams
@@ -20,28 +20,30 @@ from wager.records import SamplingParams
 Row = dict[str, Any]
 
 
-def walked(world: World, policy: str, num_tokens: int, times: int = 10) -> list[Answer]:
-    """Warm answers, timed by the host's clock alone.
+def timed_answers(session: BenchSession, policy: str, num_tokens: int, times: int = 10) -> list[Answer]:
+    """Warm answers, timed by the host's clock.
 
-    Taken before anything is profiled: a profiler that was on once makes launches slower for good.
+    NOTE: take them before anything is profiled, because a profiler makes later launches slower.
     """
-    contender = PolicyContender(world.llm, policy)
-    prompt = world.llm.encode(next(one.text for one in world.prompts if one.kind == "code"))
+    contender = PolicyContender(session.llm, policy)
+    prompt = session.llm.encode(next(one.text for one in session.prompts if one.kind == "code"))
     params = SamplingParams(max_tokens=num_tokens, ignore_eos=True)
     return [contender.answer(prompt, params) for _ in range(2 + times)][2:]
 
 
-class Watched(NamedTuple):
-    """A profiled answer: what its steps were, and what the device did for them."""
+class ProfiledAnswer(NamedTuple):
+    """The step counts of a profiled answer, and its profile."""
 
     counts: Counts
     profile: Profile
 
 
-def watched(world: World, policy: str, num_tokens: int, times: int = 6) -> tuple[list[Watched], Profile]:
+def profiled_answers(
+    session: BenchSession, policy: str, num_tokens: int, times: int = 6
+) -> tuple[list[ProfiledAnswer], Profile]:
     """Profiled answers, and the profile of reading their prompt."""
-    contender = PolicyContender(world.llm, policy)
-    prompt = world.llm.encode(next(one.text for one in world.prompts if one.kind == "code"))
+    contender = PolicyContender(session.llm, policy)
+    prompt = session.llm.encode(next(one.text for one in session.prompts if one.kind == "code"))
 
     def answer(count: int = num_tokens) -> Answer:
         return contender.answer(prompt, SamplingParams(max_tokens=count, ignore_eos=True))
@@ -49,12 +51,12 @@ def watched(world: World, policy: str, num_tokens: int, times: int = 6) -> tuple
     found = []
     for _ in range(2 + times):
         answers: list[Answer] = []
-        profile = profiled(lambda own=answers: own.append(answer()))  # type: ignore[misc]
+        profile = profile_call(lambda own=answers: own.append(answer()))  # type: ignore[misc]
         counts = answers[0].counts
         assert counts is not None
-        found.append(Watched(counts, profile))
-    # What reading the prompt took is known from an answer of one token.
-    return found[2:], profiled(lambda: answer(1))
+        found.append(ProfiledAnswer(counts, profile))
+    # An answer of one token shows what reading the prompt takes.
+    return found[2:], profile_call(lambda: answer(1))
 
 
 def mean_bet(counts: Counts) -> float:
@@ -66,14 +68,16 @@ def step_ms(answer: Answer) -> float:
     return answer.timing.decode_s * 1e3 / max(answer.counts.steps, 1)
 
 
-def matched(answers: Sequence[Answer], profiles: Sequence[Watched]) -> tuple[Answer, Watched]:
-    """The answer and the profile that bet most alike, since a bet's size is most of what its step takes.
+def most_similar(
+    answers: Sequence[Answer], profiles: Sequence[ProfiledAnswer]
+) -> tuple[Answer, ProfiledAnswer]:
+    """The answer and the profile with the most similar bets, since the bet decides most of a step's time.
 
-    Among equals the answer whose steps take about as long as those of most.
+    Among equals it is the answer whose step time is nearest to the median.
     """
     usual = statistics.median(map(step_ms, answers))
 
-    def apart(pair: tuple[Answer, Watched]) -> tuple[float, float]:
+    def apart(pair: tuple[Answer, ProfiledAnswer]) -> tuple[float, float]:
         counts = pair[0].counts
         assert counts is not None
         return abs(mean_bet(counts) - mean_bet(pair[1].counts)), abs(step_ms(pair[0]) - usual)
@@ -81,10 +85,10 @@ def matched(answers: Sequence[Answer], profiles: Sequence[Watched]) -> tuple[Ans
     return min(product(answers, profiles), key=apart)
 
 
-def steps_row(world: World, policy: str, num_tokens: int, answers: Sequence[Answer]) -> Row:
-    """Decoding behind the first token: wall time and device time of a step, tokens of a step."""
-    profiles, reading = watched(world, policy, num_tokens)
-    answer, seen = matched(answers, profiles)
+def steps_row(session: BenchSession, policy: str, num_tokens: int, answers: Sequence[Answer]) -> Row:
+    """Wall time, device time and tokens of a step after the first token."""
+    profiles, reading = profiled_answers(session, policy, num_tokens)
+    answer, seen = most_similar(answers, profiles)
     counts = answer.counts
     assert counts is not None
     row: Row = {"policy": policy, "steps": counts.steps, "tokens_per_step": counts.emitted / counts.steps}
@@ -96,7 +100,7 @@ def steps_row(world: World, policy: str, num_tokens: int, answers: Sequence[Answ
     row["largest_kernels_ms"] = {
         name: ms / max(seen.counts.steps, 1) for name, ms in seen.profile.largest().items()
     }
-    world.say(
+    session.say(
         f"{policy}: a step of {row['tokens_per_step']:.2f} tokens takes {row['step_ms']:.3f} ms, "
         f"the device {busy_ms:.3f}; gap {row['gap']:.1%} (nodes {mean_bet(counts):.1f} and "
         f"{mean_bet(seen.counts):.1f})"
@@ -105,9 +109,7 @@ def steps_row(world: World, policy: str, num_tokens: int, answers: Sequence[Answ
 
 
 def step_figures(step_ms: float, device_ms: float) -> Row:
-    """`gap`: the part of a step in which the device has nothing to do; `of_kernels`: speed end to end over
-    the speed that kernel time alone would give.
-    """
+    """`gap` is the share of a step in which the device is idle, `of_kernels` the other share."""
     return {
         "step_ms": step_ms,
         "device_ms": device_ms,

@@ -1,12 +1,12 @@
-"""Which cuts, tiles and launches are quickest here: attention, products, then whole layers by search.
+"""Find the fastest cuts, tiles and launches on this device: attention, products, then whole layers by search.
 
     python -m bench.gpu.tune [--only attention products layer passes] [--json PATH]
 
-Everything is compiled first, by several processes into Triton's cache. Then attention is timed in many
-configurations per case and products in some; a layer is searched from two ends, the library's products and
-our own, changing one choice at a time. `passes` times whole passes as the runtime takes them. What launches
-early is checked to give the same numbers as what does not.
-`--dry` runs a little of it on a tiny shape, without a device if need be (then with TRITON_INTERPRET=1).
+Several processes first compile everything into Triton's cache. Then attention is timed in many configurations
+per case and products in some. The search for a layer starts from the library's products and from our own, and
+changes one choice at a time. `passes` times whole passes as the runtime runs them. Early launches are checked
+to give the same numbers. `--dry` runs a small part on a tiny shape; without a device it needs
+TRITON_INTERPRET=1.
 """
 
 from __future__ import annotations
@@ -27,16 +27,25 @@ import triton
 from torch import Tensor
 
 from bench.gpu.kernel_clock import TINY, Bench, Clock, Row, Shape, read_rate
-from bench.gpu.kernel_layer import Pass, Stream, Way, make_heads, make_layer, make_pass, recut, way_us
+from bench.gpu.kernel_layer import (
+    LayerVariant,
+    PassInputs,
+    Stream,
+    make_heads,
+    make_layer,
+    make_pass,
+    variant_us,
+    with_cutting,
+)
 from bench.gpu.tune_choices import (
     ATTENTION_CASES,
-    Attending,
+    AttentionConfig,
     Case,
-    attendings,
-    first_way,
-    own_way,
+    attention_configs,
+    kernel_variant,
+    library_variant,
     product_configs,
-    way_options,
+    variant_options,
 )
 from bench.gpu.tune_compile import compile_share
 from bench.gpu.tune_pass import PASS_SIZES, show_pass, tune_passes
@@ -45,16 +54,16 @@ from wager.nn.kernels.attention import attend
 from wager.nn.kernels.device import Launch
 from wager.nn.kernels.matmul import ProductConfig, gated_product, product, split_product
 
-Best = dict[Case, list[Attending]]
+Best = dict[Case, list[AttentionConfig]]
 _SEARCH_S = 12.0
 
 
-def attention_us(bench: Bench, world: Pass, how: Attending, launch: Launch) -> float:
-    heads, tokens = bench.shape.heads, world.tables.limits.max_tokens
+def attention_us(bench: Bench, inputs: PassInputs, config: AttentionConfig, launch: Launch) -> float:
+    heads, tokens = bench.shape.heads, inputs.tables.limits.max_tokens
     queries = bench.random(tokens, heads.num_heads, heads.head_dim)
     out = bench.random(tokens, heads.num_heads * heads.head_dim)
-    cut = recut(world, bench, how.cutting)
-    plan = how.plan(cut.plan)
+    cut = with_cutting(inputs, bench, config.cutting)
+    plan = config.plan(cut.plan)
 
     def call() -> None:
         for store in cut.stores:
@@ -66,17 +75,20 @@ def attention_us(bench: Bench, world: Pass, how: Attending, launch: Launch) -> f
 def tune_attention(bench: Bench, cases: tuple[Case, ...], best: Best, can_early: bool) -> Iterator[Row]:
     heads, launch = bench.shape.heads, Launch(can_early)
     for case in cases:
-        world = make_pass(bench, *case)
-        hows = {how.label: how for how in attendings(case, heads)}
-        us = {label: tried(partial(attention_us, bench, world, how, launch)) for label, how in hows.items()}
-        best[case] = [hows[label] for label in sorted(us, key=us.__getitem__)[:3]]
+        inputs = make_pass(bench, *case)
+        configs = {config.label: config for config in attention_configs(case, heads)}
+        us = {
+            label: time_or_infinity(partial(attention_us, bench, inputs, config, launch))
+            for label, config in configs.items()
+        }
+        best[case] = [configs[label] for label in sorted(us, key=us.__getitem__)[:3]]
         keys = case.rows * (case.context + case.tokens // case.rows)
         num_bytes = 2 * keys * heads.num_kv_heads * heads.head_dim * bench.dtype.itemsize
         yield bench.row("attention", case.tokens, num_bytes, us, rows=case.rows, context=case.context)
 
 
-def tried(time_of: Callable[[], float]) -> float:
-    """A time, or infinity where the configuration does not fit the device."""
+def time_or_infinity(time_of: Callable[[], float]) -> float:
+    """The measured time, or infinity where the configuration does not fit the device."""
     try:
         return time_of()
     except Exception as error:
@@ -85,16 +97,18 @@ def tried(time_of: Callable[[], float]) -> float:
 
 
 def tune_products(bench: Bench, can_early: bool) -> Iterator[Row]:
-    """Products alone, one behind another: without a kernel in front whose end an early launch could use."""
+    """Products by themselves, so that early launches have no kernel before them to overlap with."""
     launch = Launch(can_early)
     for name, (num_out, inner) in bench.shape.products.items():
         weights = bench.rotated(num_out, inner)
         for tokens in bench.tokens:
             x = bench.random(tokens, inner)
-            us = {"library": tried(partial(product_us, bench, x, weights, None, launch, False))}
+            us = {"library": time_or_infinity(partial(product_us, bench, x, weights, None, launch, False))}
             for config in product_configs(name, tokens):
                 label = "x".join(map(str, config))
-                us[label] = tried(partial(product_us, bench, x, weights, config, launch, name == "gate_up"))
+                us[label] = time_or_infinity(
+                    partial(product_us, bench, x, weights, config, launch, name == "gate_up")
+                )
             yield bench.row(f"product {name}", tokens, weights[0].nbytes, us)
 
 
@@ -117,76 +131,80 @@ def product_us(
 
 
 class Search:
-    """The quickest way of a layer for one number of tokens, one choice at a time."""
+    """Searches the fastest variant of a layer for one number of tokens, one choice at a time."""
 
-    def __init__(self, bench: Bench, tokens: int, context: int, how: Attending) -> None:
+    def __init__(self, bench: Bench, tokens: int, context: int, config: AttentionConfig) -> None:
         self.bench, self.tokens = bench, tokens
         self.layers = [make_layer(bench) for _ in range(4 if bench.device.type == "cuda" else 1)]
         self.turn = make_heads(bench).turn
-        world = make_pass(bench, 1, tokens, context, how.cutting)
-        self.world = world._replace(plan=how.plan(world.plan))
-        self.times: dict[Way, float] = {}
+        inputs = make_pass(bench, 1, tokens, context, config.cutting)
+        self.inputs = inputs._replace(plan=config.plan(inputs.plan))
+        self.times: dict[LayerVariant, float] = {}
 
-    def us(self, way: Way) -> float:
-        if way not in self.times:
-            call = partial(way_us, self.bench, self.tokens, self.layers, self.turn, self.world, way)
-            self.times[way] = tried(call)
-        return self.times[way]
+    def us(self, variant: LayerVariant) -> float:
+        if variant not in self.times:
+            call = partial(variant_us, self.bench, self.tokens, self.layers, self.turn, self.inputs, variant)
+            self.times[variant] = time_or_infinity(call)
+        return self.times[variant]
 
-    def descend(self, way: Way, options: dict[str, list[Any]], limit_s: float) -> Way:
-        """Change one field at a time for as long as a round changes any, and time is left."""
+    def descend(self, variant: LayerVariant, options: dict[str, list[Any]], limit_s: float) -> LayerVariant:
+        """Change one field at a time until a round changes nothing or the time is up."""
         ends, before = time.perf_counter() + limit_s, None
-        while way != before:
-            before = way
+        while variant != before:
+            before = variant
             for field, values in options.items():
                 if time.perf_counter() > ends:
-                    return way
-                tries = [way._replace(**{field: value}) for value in values]
-                way = min([way, *tries], key=self.us)
-        return way
+                    return variant
+                tries = [variant._replace(**{field: value}) for value in values]
+                variant = min([variant, *tries], key=self.us)
+        return variant
 
-    def parting(self, way: Way) -> float:
-        """How far a way that launches early parts from the same way without: anything but 0 is a race."""
+    def early_difference(self, variant: LayerVariant) -> float:
+        """Relative difference between a variant with and without early launches; anything but 0 is a race."""
         ends = []
-        for early in (False, True):
+        for pdl in (False, True):
             torch.manual_seed(1)
-            stream = Stream(self.bench, self.tokens, self.world)
-            for weights, store in zip(self.layers, self.world.stores * 4, strict=False):
-                stream.layer(weights, weights.qkv, self.turn, store, way._replace(early=early))
+            stream = Stream(self.bench, self.tokens, self.inputs)
+            for weights, store in zip(self.layers, self.inputs.stores * 4, strict=False):
+                stream.layer(weights, weights.qkv, self.turn, store, variant._replace(pdl=pdl))
             ends.append(stream.residual.double())
         return float((ends[0] - ends[1]).norm() / ends[0].norm())
 
 
 def tune_layer(bench: Bench, tokens: int, best: Best, can_early: bool) -> Row:
     context, heads = bench.contexts[0], bench.shape.heads
-    how = best.get(Case(1, tokens, context), [Attending(lines=64 if tokens * heads.group > 16 else 16)])[0]
-    search = Search(bench, tokens, context, how)
-    options = way_options(tokens, can_early)
+    config = best.get(
+        Case(1, tokens, context), [AttentionConfig(tile_rows=64 if tokens * heads.group > 16 else 16)]
+    )[0]
+    search = Search(bench, tokens, context, config)
+    options = variant_options(tokens, can_early)
     if bench.device.type != "cuda":
         options = {field: values[:2] for field, values in options.items()}
-    starts = {"library": first_way(can_early), "own": own_way(tokens, can_early)}
-    ends = {name: search.descend(way, options, _SEARCH_S) for name, way in starts.items()}
-    us = {"library, plain": search.us(Way())}
-    for way, took in sorted(search.times.items(), key=lambda pair: pair[1])[:8]:
-        us[way_label(way)] = took
-    for name, way in ends.items():
-        us[f"from {name}: {way_label(way)}"] = search.us(way)
-    parting = {name: search.parting(way) for name, way in ends.items()} if can_early else {}
+    starts = {"library": library_variant(can_early), "own": kernel_variant(tokens, can_early)}
+    ends = {name: search.descend(variant, options, _SEARCH_S) for name, variant in starts.items()}
+    us = {"library, plain": search.us(LayerVariant())}
+    for variant, took in sorted(search.times.items(), key=lambda pair: pair[1])[:8]:
+        us[variant_label(variant)] = took
+    for name, variant in ends.items():
+        us[f"from {name}: {variant_label(variant)}"] = search.us(variant)
+    early_difference = (
+        {name: search.early_difference(variant) for name, variant in ends.items()} if can_early else {}
+    )
     quick = bench._replace(clock=Clock(bench.device, 12.0, 9))
-    again = Search(quick, tokens, context, how)
-    for name, way in (("library, plain", Way()), *ends.items()):
-        us[f"again: {name}"] = again.us(way)
+    again = Search(quick, tokens, context, config)
+    for name, variant in (("library, plain", LayerVariant()), *ends.items()):
+        us[f"again: {name}"] = again.us(variant)
     one = search.layers[0]
     num_bytes = sum(weight.nbytes for weight in (one.qkv, one.out, one.gate_up, one.down))
     num_bytes += 2 * (context + tokens) * heads.num_kv_heads * heads.head_dim * bench.dtype.itemsize
-    return bench.row("layer", tokens, num_bytes, us, context=context, early_parts_by=parting)
+    return bench.row("layer", tokens, num_bytes, us, context=context, early_parts_by=early_difference)
 
 
-def way_label(way: Way) -> str:
-    """The products' configurations (- for the library's), early, MiB ahead of each product."""
-    configs = ["-" if config is None else "x".join(map(str, config)) for config in way[:4]]
-    ahead = "/".join(f"{one:g}" for one in way[5:9])
-    return f"{' '.join(configs)} {'early' if way.early else 'plain'} ahead {ahead} in {way.pieces}"
+def variant_label(variant: LayerVariant) -> str:
+    """A variant as text: product configurations (- is the library's), early launches, MiB prefetched."""
+    configs = ["-" if config is None else "x".join(map(str, config)) for config in variant[:4]]
+    prefetch = "/".join(f"{one:g}" for one in variant[5:9])
+    return f"{' '.join(configs)} {'early' if variant.pdl else 'plain'} ahead {prefetch} in {variant.pieces}"
 
 
 def show(row: Row, most: int) -> None:
@@ -254,8 +272,8 @@ def main() -> None:
             for row in section if name in options.only else ():
                 rows.append(row)
                 show_pass(row) if name == "passes" else show(row, 6)
-                save()  # a run that is cut short keeps what it has
-        except Exception as error:  # one section that fails must not cost the others
+                save()  # a run that is cut short leaves what it has
+        except Exception as error:  # a section that fails does not stop the others
             rows.append({"kernel": name, "error": repr(error)})
             print(f"{name} failed: {error!r}", flush=True)
         print(f"-- {name}: {time.perf_counter() - start:.1f} s", flush=True)

@@ -1,21 +1,21 @@
-"""What the tuning tries: configurations of attention by case, of products by name, and ways of a layer.
+"""The configurations that the tuning tries: attention by case, products by name, and variants of a layer.
 
-A configuration should leave no multiprocessor idle at the end, so rows, splits and stages are chosen here
-such that all programs of a product fit on 132 processors at once, two to four on each, or in whole rounds.
+A configuration should leave no multiprocessor idle at the end. Rows, splits and stages are therefore chosen
+so that all programs of a product fit on 132 multiprocessors, two to four on each, or in whole rounds.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from bench.gpu.kernel_layer import Cutting, Way
+from bench.gpu.kernel_layer import Cutting, LayerVariant
 from wager.nn.kernels.attention import AttentionPlan
 from wager.nn.kernels.matmul import ProductConfig as C
 from wager.nn.layers.attention import HeadShape
 
 
 class Case(NamedTuple):
-    """A pass: rows, tokens of all of them, and the context of each."""
+    """A pass: its rows, the tokens of all of them, and the context of each."""
 
     rows: int
     tokens: int
@@ -33,25 +33,25 @@ ATTENTION_CASES = (
 )
 
 
-class Attending(NamedTuple):
+class AttentionConfig(NamedTuple):
     """One configuration of attention."""
 
     keys: int = 64
     warps: int = 4
     stages: int = 3
     per_processor: int = 2
-    lines: int = 64
+    tile_rows: int = 64
     min_keys: int = 128
     merge: str = "after"
 
     @property
     def label(self) -> str:
-        cut = f"{self.per_processor} per processor, {self.lines} lines, from {self.min_keys} keys"
+        cut = f"{self.per_processor} per processor, {self.tile_rows} tile_rows, from {self.min_keys} keys"
         return f"{self.keys}x{self.warps}x{self.stages}, {cut}{', last' if self.merge == 'last' else ''}"
 
     @property
     def cutting(self) -> Cutting:
-        return Cutting(self.per_processor, self.lines, self.min_keys, is_exact=True)
+        return Cutting(self.per_processor, self.tile_rows, self.min_keys, is_exact=True)
 
     def plan(self, plan: AttentionPlan) -> AttentionPlan:
         return plan._replace(
@@ -65,19 +65,19 @@ TILES: dict[int, tuple[tuple[int, int, int], ...]] = {
     64: ((64, 4, 2), (64, 4, 3), (64, 4, 4)),
     128: ((64, 8, 3), (64, 8, 4)),
 }
-"""By lines of a tile: (keys of a step, warps, stages), out of more that were tried once."""
+"""By rows of a tile: (keys per step, warps, stages), the best of a larger grid."""
 MERGES = ("after", "last")
 
 
-def attendings(case: Case, heads: HeadShape) -> list[Attending]:
-    """What to try for a case; a short context is also cut by length."""
+def attention_configs(case: Case, heads: HeadShape) -> list[AttentionConfig]:
+    """The configurations to try for a case; short contexts are also cut by length."""
     wanted = case.tokens // case.rows * heads.group
     usual = max(16, min(64, 1 << (wanted - 1).bit_length()))
     shortest = (64, 128, 256) if case.rows == 1 and case.context <= 1024 else (128,)
     return [
-        Attending(*tile, count, lines, least, merge)
-        for lines in ((usual, 128) if wanted >= 128 else (usual,))
-        for tile in TILES[lines]
+        AttentionConfig(*tile, count, tile_rows, least, merge)
+        for tile_rows in ((usual, 128) if wanted >= 128 else (usual,))
+        for tile in TILES[tile_rows]
         for count in (1, 2)
         for least in shortest
         for merge in MERGES
@@ -103,7 +103,7 @@ FEW = {
     ),
     "head": (C(64, 128, 1, 4, 3), C(128, 64, 1, 4, 4), C(64, 64, 1, 4, 6), C(32, 128, 1, 4, 4)),
 }  # fmt: skip
-"""Products of at most 16 tokens, by name."""
+"""Configurations of products of at most 16 tokens, by name."""
 MANY = {
     "qkv": (C(128, 64, 8, 4, 3), C(64, 128, 4, 4, 3), C(128, 128, 8, 8, 3), C(128, 64, 4, 4, 4)),
     "out": (C(128, 64, 8, 4, 3), C(64, 128, 4, 4, 3), C(128, 128, 4, 8, 4), C(128, 64, 4, 4, 4)),
@@ -112,33 +112,33 @@ MANY = {
     "head": (C(128, 64, 1, 4, 3), C(64, 128, 1, 4, 3), C(128, 128, 1, 8, 3)),
 }
 TILES_AHEAD = (0, 2, 4, 8)
-"""Tiles that our products ask for before they wait."""
+"""Number of tiles that our products prefetch before they wait."""
 
 
 def product_configs(name: str, tokens: int) -> tuple[C, ...]:
     return (FEW if tokens <= 16 else MANY)[name]
 
 
-def way_options(tokens: int, can_early: bool) -> dict[str, list[Any]]:
-    """What each field of a way may be; order matters to the search, products first."""
+def variant_options(tokens: int, can_early: bool) -> dict[str, list[Any]]:
+    """The values of each field of a variant; the search changes products first."""
     options: dict[str, list[Any]] = {}
     for name in ("gate_up", "down", "qkv", "out"):
         configs = product_configs(name, tokens)
-        ahead = TILES_AHEAD if can_early else (2,)
-        options[name] = [None, *(config._replace(ahead=count) for config in configs for count in ahead)]
+        prefetch = TILES_AHEAD if can_early else (2,)
+        options[name] = [None, *(config._replace(prefetch=count) for config in configs for count in prefetch)]
     if can_early:
-        options["early"] = [True, False]
+        options["pdl"] = [True, False]
         for name in ("gate_up", "down", "qkv", "out"):
             options[f"ahead_{name}"] = [0.0, 4.0, 8.0, 16.0]
         options["pieces"] = [1, 4]
     return options
 
 
-def first_way(can_early: bool) -> Way:
-    return Way(early=can_early)
+def library_variant(can_early: bool) -> LayerVariant:
+    return LayerVariant(pdl=can_early)
 
 
-def own_way(tokens: int, can_early: bool) -> Way:
-    """The first configuration of everything."""
+def kernel_variant(tokens: int, can_early: bool) -> LayerVariant:
+    """The variant with the first kernel configuration of every product."""
     qkv, out, gate_up, down = (product_configs(name, tokens)[0] for name in ("qkv", "out", "gate_up", "down"))
-    return Way(qkv, out, gate_up, down, early=can_early)
+    return LayerVariant(qkv, out, gate_up, down, pdl=can_early)

@@ -1,6 +1,6 @@
-"""One process's share of the kernels that the tuning needs, compiled into Triton's cache by a first call.
+"""Compile one process's share of the kernels that the tuning needs into Triton's cache, by calling them once.
 
-Small tensors do: what is compiled depends on sizes only through what they are divisible by.
+Small tensors are enough, because the compiled code depends on sizes only through their divisors.
 """
 
 from __future__ import annotations
@@ -12,22 +12,25 @@ import torch
 from torch import Tensor
 
 from bench.gpu.kernel_clock import EPS, Bench, Clock, Shape
-from bench.gpu.kernel_layer import Pass, make_heads, make_pass, recut
-from bench.gpu.tune_choices import FEW, MANY, MERGES, TILES, TILES_AHEAD, Attending
+from bench.gpu.kernel_layer import PassInputs, make_heads, make_pass, with_cutting
+from bench.gpu.tune_choices import FEW, MANY, MERGES, TILES, TILES_AHEAD, AttentionConfig
 from bench.gpu.tune_pass import PASS_SIZES, pass_once
 from wager.nn.kernels.attention import attend
-from wager.nn.kernels.device import Launch, ahead_of
+from wager.nn.kernels.device import Launch, prefetch_of
 from wager.nn.kernels.gate import gate
 from wager.nn.kernels.matmul import gated_product, product, split_product
 from wager.nn.kernels.norm import Norm, add_norm
-from wager.nn.kernels.qkv import Places, write_qkv
+from wager.nn.kernels.qkv import TokenSlots, write_qkv
 
 Job = Callable[[], object]
 PARTS = (1, 2, 3, 4, 6, 8, 12)
 
 
 def compile_share(index: int, count: int, only: list[str]) -> int:
-    """Every `count`-th job; returns how many went well. A configuration that cannot be is met again later."""
+    """Run every `count`-th job; returns how many succeeded.
+
+    Configurations that fail are reported by the tuning.
+    """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     bench = Bench(Shape(rotate_bytes=1), Clock(device), (1,), (1024,), 1.0)
     done = 0
@@ -56,22 +59,22 @@ def jobs(bench: Bench, only: list[str]) -> Iterator[Job]:
 
 
 def attention_jobs(bench: Bench, launches: tuple[Launch, ...]) -> Iterator[Job]:
-    for lines, tiles in TILES.items():
-        world = make_pass(bench, 1, max(1, lines // 4), 1024)
-        for how in (
-            Attending(*tile, count, lines, merge=merge)
+    for tile_rows, tiles in TILES.items():
+        inputs = make_pass(bench, 1, max(1, tile_rows // 4), 1024)
+        for config in (
+            AttentionConfig(*tile, count, tile_rows, merge=merge)
             for tile in tiles
             for merge in MERGES
             for count in ((1, 2) if merge == "last" else (1,))
         ):
             for launch in launches:
-                yield partial(attend_once, bench, world, how, launch)
+                yield partial(attend_once, bench, inputs, config, launch)
 
 
-def attend_once(bench: Bench, world: Pass, how: Attending, launch: Launch) -> Tensor:
-    heads, cut = bench.shape.heads, recut(world, bench, how.cutting)
-    queries = bench.random(world.tables.limits.max_tokens, heads.num_heads, heads.head_dim)
-    return attend(queries, cut.stores[0], cut.attention, how.plan(cut.plan), None, None, launch)
+def attend_once(bench: Bench, inputs: PassInputs, config: AttentionConfig, launch: Launch) -> Tensor:
+    heads, cut = bench.shape.heads, with_cutting(inputs, bench, config.cutting)
+    queries = bench.random(inputs.tables.limits.max_tokens, heads.num_heads, heads.head_dim)
+    return attend(queries, cut.stores[0], cut.attention, config.plan(cut.plan), None, None, launch)
 
 
 def product_jobs(bench: Bench, launches: tuple[Launch, ...]) -> Iterator[Job]:
@@ -82,8 +85,8 @@ def product_jobs(bench: Bench, launches: tuple[Launch, ...]) -> Iterator[Job]:
         others = {(config, False) for name in table if name != "gate_up" for config in table[name]}
         for config, is_gated in sorted(gated | others):
             for launch in launches:
-                for ahead in TILES_AHEAD if launch.early else (2,):
-                    one = config._replace(ahead=ahead)
+                for prefetch in TILES_AHEAD if launch.pdl else (2,):
+                    one = config._replace(prefetch=prefetch)
                     if is_gated:
                         yield partial(gated_product, x, weight, one, launch)
                     elif config.splits > 1:
@@ -99,9 +102,9 @@ def small_jobs(bench: Bench, launches: tuple[Launch, ...]) -> Iterator[Job]:
     norm = Norm(bench.random(shape.hidden), EPS)
     residual = bench.random(2, shape.hidden)
     store = bench.random(2, heads.num_kv_heads, 256, heads.head_dim)
-    places = Places(*(torch.arange(2, device=bench.device) for _ in range(2)))
+    places = TokenSlots(*(torch.arange(2, device=bench.device) for _ in range(2)))
     aheads = [
-        Launch(launch.early, ahead_of(weight, 8 << 20, pieces)) for launch in launches for pieces in (1, 4)
+        Launch(launch.pdl, prefetch_of(weight, 8 << 20, pieces)) for launch in launches for pieces in (1, 4)
     ]
     for launch in (*launches, *aheads):
         yield partial(gate, bench.random(2, 2 * shape.middle), None, launch)

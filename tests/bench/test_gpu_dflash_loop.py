@@ -1,4 +1,4 @@
-"""The re-stated DFlash loop: its text is plain decoding's, its drafter the published network."""
+"""The DFlash loop in plain transformers: it writes plain decoding's text with the published network."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +27,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 @pytest.fixture(scope="module")
 def net(world: World) -> DFlashNet:
     folder = Path(world.block)
-    # The tapped layers of this pair end with the target's last, which transformers hands out normed only.
+    # This pair's feature layers include the target's last, which transformers returns normed.
     spec = replace(dflash_spec.read_spec(read_config(folder)), target_layer_ids=(0, 1))
     made = DFlashNet(spec)
     made.load_state_dict(load_file(folder / "model.safetensors"))
@@ -47,7 +47,7 @@ def plain_text(target: Any, num_tokens: int) -> list[int]:
     return ids[len(PROMPT) :]
 
 
-def test_the_text_is_plain_decodings(target: Any, net: DFlashNet) -> None:
+def test_the_text_equals_plain_decodings(target: Any, net: DFlashNet) -> None:
     answer = DFlashLoop(target, net).answer(PROMPT, SamplingParams(max_tokens=20))
     assert list(answer.token_ids) == plain_text(target, 20)
     counts = answer.counts
@@ -56,7 +56,7 @@ def test_the_text_is_plain_decodings(target: Any, net: DFlashNet) -> None:
     assert set(counts.bets) == {net.spec.block_size - 1}
 
 
-def test_the_last_layer_cannot_be_tapped(target: Any, net: DFlashNet) -> None:
+def test_the_last_layer_cannot_be_a_feature_layer(target: Any, net: DFlashNet) -> None:
     with pytest.raises(ModelError, match="last layer"):
         DFlashLoop(target, DFlashNet(replace(net.spec, target_layer_ids=(0, 2))))
 

@@ -111,8 +111,10 @@ def test_bytes_follow_from_the_shape_and_how_weights_are_kept(
 ) -> None:
     heads = SimpleNamespace(num_heads=4, num_kv_heads=2, head_dim=8)
     spec = SimpleNamespace(heads=heads, hidden_size=16, intermediate_size=24, num_layers=3, vocab_size=100)
-    switch = SimpleNamespace(reason=reason, wish=SimpleNamespace(weights=weights))
-    decoder: Any = SimpleNamespace(spec=spec, switch=switch, dtype=dtype, layout=layout, streamed_bytes=None)
+    native_loader = SimpleNamespace(reason=reason, options=SimpleNamespace(weights=weights))
+    decoder: Any = SimpleNamespace(
+        spec=spec, native_loader=native_loader, dtype=dtype, layout=layout, streamed_bytes=None
+    )
     matrices = 16 * 32 + 2 * 16 * 16 + 32 * 16 + 3 * 16 * 24
     expected = None if width is None else width * (3 * matrices + 1600)
     assert streamed_bytes(decoder) == expected

@@ -257,7 +257,7 @@ def test_a_peer_that_fails_is_one_line(source: PeerSource, prompts: list[Encoded
             raise RuntimeError("no\nmemory")
 
     (peer,) = load_peers(["transformers"], source, greedy=True)
-    broken = Peer("transformers", Broken(), peer.way, compared=True)
+    broken = Peer("transformers", Broken(), peer.assistance, compared=True)
     with pytest.raises(ModelError, match="peer transformers: no memory"):
         broken.answer(prompts[0].token_ids, OPTIONS.params(0))
 

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from wager.bench.suites import DEMO_KINDS, SUITES, BenchPrompt, kinds_of, limited, load_suite, read_prompts
+from wager.bench.suites import (
+    DEMO_KINDS,
+    SUITES,
+    BenchPrompt,
+    first_of_each_kind,
+    kinds_of,
+    load_suite,
+    read_prompts,
+)
 from wager.errors import ConfigError, InputError
 
 
@@ -83,7 +91,7 @@ def test_a_suite_takes_its_own_rows_of_a_joined_file(tmp_path: Path) -> None:
     assert [prompt.id for prompt in load_suite("gsm8k", path)] == ["g/0"]
     assert [prompt.kind for prompt in load_suite("spec-bench", path)] == ["qa", "mt-bench"]
     assert [prompt.kind for prompt in read_prompts(path)] == ["gsm8k", "qa", "mt-bench", "mbpp"]
-    with pytest.raises(InputError, match=r"holds gsm8k_test, mbpp_test, spec_bench.*HumanEval\.jsonl"):
+    with pytest.raises(InputError, match=r"has gsm8k_test, mbpp_test, spec_bench.*HumanEval\.jsonl"):
         load_suite("humaneval", path)
 
 
@@ -116,7 +124,7 @@ def test_a_suite_without_its_file_says_what_it_wants(name: str) -> None:
         ([{"prompt": "fine"}, {"id": "x"}], "line 2: expected a text"),
         ([{"prompt": "  "}], "line 1: expected a text"),
         ([{"prompt": 7}], "line 1: expected a text"),
-        ([], "holds no prompts"),
+        ([], "has no prompts"),
     ],
 )
 def test_bad_rows_are_named(content: list[Any], said: str, tmp_path: Path) -> None:
@@ -146,15 +154,15 @@ def test_bad_values() -> None:
     with pytest.raises(ConfigError, match="prompt_chars"):
         load_suite("demo", None, 0)
     with pytest.raises(ConfigError, match="limit"):
-        limited([], 0)
+        first_of_each_kind([], 0)
 
 
 def test_a_limit_is_by_kind() -> None:
     prompts = [BenchPrompt(kind, str(i), "x") for i in range(4) for kind in "ab"]
-    assert [(prompt.kind, prompt.id) for prompt in limited(prompts, 2)] == [
+    assert [(prompt.kind, prompt.id) for prompt in first_of_each_kind(prompts, 2)] == [
         ("a", "0"),
         ("b", "0"),
         ("a", "1"),
         ("b", "1"),
     ]
-    assert limited(prompts, None) == prompts
+    assert first_of_each_kind(prompts, None) == prompts

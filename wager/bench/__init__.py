@@ -1,6 +1,7 @@
-"""HOW FAST IS IT, AND IS THE TEXT THE SAME?  `wager bench` as a library.
+"""HOW FAST IS IT, AND IS THE TEXT THE SAME?  The library behind `wager bench`.
 
-Policies and other people's decoders answer the same prompts in one process, each beside plain decoding. Level
-6: it may import anything; nothing below imports it. No torch in suites, plan, figures, report and the drawing
-files. Read runs.py first; what is measured is in records.py, what is made of it in figures.py.
+Policies and other decoders answer the same prompts in one process, each next to plain decoding. Level 6: it
+may import anything, and no other room imports it. suites, plan, figures, report and the drawing files do not
+import torch. Read runs.py first; records.py has the measured values, and figures.py computes the figures from
+them.
 """

@@ -1,7 +1,8 @@
-"""What the clocks say: speed-ups with their spread, rates and shares, by kind and over all kinds.
+"""Computes figures from measured times: speed-ups with their spread, rates and shares, by kind and over all
+kinds.
 
-A speed-up is the time of the two answers of plain decoding around a contender over the time of the
-contender's own two, prompt by prompt. Pure arithmetic on records.py; draws and writes nothing.
+A speed-up is the time of the two plain answers around a contender, divided by the time of the contender's own
+two answers, prompt by prompt. This is pure arithmetic on records.py; it draws and writes nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _MANY_FIXED = 3
 
 
 class Spread(NamedTuple):
-    """Ratios in short: geometric mean, median, 10 % and 90 % quantile, how many."""
+    """The distribution of ratios: geometric mean, median, 10 % and 90 % quantile, and count."""
 
     mean: float
     median: float
@@ -57,14 +58,14 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True)
 class StepFigures:
-    """What a policy's steps came to. Shares and means are over steps behind the prompt."""
+    """The figures of a policy's steps; shares and means are over the steps after the prompt."""
 
     tokens_per_step: float
     mean_bet: float
     plain_share: float
-    """Steps with a bet of zero."""
+    """Share of the steps with a bet of zero."""
     acceptance: float
-    """Accepted / verified guesses."""
+    """Accepted guesses / verified guesses."""
     acceptance_by_depth: tuple[float, ...]
     """Share of the steps with a bet that kept at least d guesses, d = 1, 2, ..."""
     bets: dict[int, float]
@@ -74,24 +75,24 @@ class StepFigures:
     stage_ms: dict[str, float]
     """Milliseconds per emitted token by stage."""
     prompt_ms: float
-    """Milliseconds per answer to read the prompt."""
+    """Milliseconds per answer for reading the prompt."""
     ledger_ms: float
-    """Time saved against plain decoding, as the ledger has it."""
+    """Time saved against plain decoding, according to the ledger."""
     ledger_speedup: float | None
 
 
 @dataclass(frozen=True)
 class Figures:
-    """One contender on one kind, or on all."""
+    """The figures of one contender on one kind, or on all kinds."""
 
     contender: str
     kind: str
     tokens_per_s: float
-    """Over the whole request."""
+    """Tokens per second over the whole request."""
     decode_tokens_per_s: float | None
-    """Behind the first tokens."""
+    """Tokens per second after the first tokens."""
     speedup: Spread | None
-    """Of the whole request; None for plain decoding itself."""
+    """Speed-up of the whole request; None for plain decoding itself."""
     decode_speedup: Spread | None
     steps: StepFigures | None
 
@@ -110,16 +111,16 @@ class Summary:
     contenders: tuple[str, ...]
     kinds: tuple[str, ...]
     cells: dict[tuple[str, str], Figures]
-    """By contender and kind."""
+    """Figures by contender and kind."""
     overall: dict[str, float]
     """Geometric mean over kinds of each contender's speed-up, whole request."""
     overall_decode: dict[str, float]
     control: dict[str, Spread]
     """Plain decoding against itself by kind, and over all kinds."""
     best_fixed: dict[str, BestFixed]
-    """By kind; empty where no fixed:K was run."""
+    """Best fixed length by kind; empty if no fixed:K was run."""
     best_fixed_overall: float | None
-    """Geometric mean over kinds of each kind's best."""
+    """Geometric mean over kinds of the best fixed length of each kind."""
 
     def speedup(self, contender: str, kind: str) -> float:
         found = self.cells[contender, kind].speedup
@@ -127,16 +128,16 @@ class Summary:
 
 
 class Series(NamedTuple):
-    """One contender's speed-ups as they are drawn, by kind."""
+    """One contender's speed-ups by kind, as they are drawn."""
 
     name: str
     spreads: dict[str, Spread]
     labels: dict[str, str]
-    """What else there is to say of a kind's value: which fixed length it was."""
+    """An additional label of a kind's value, such as the fixed length."""
 
 
 def drawn(summary: Summary) -> list[Series]:
-    """The contenders to draw. Of three fixed lengths or more, only the best of each kind is shown."""
+    """Returns the contenders to draw. Of three or more fixed lengths, only the best of each kind is shown."""
     rivals = [name for name in summary.contenders if name != BASELINE]
     fixed = [name for name in rivals if is_fixed(name)]
     alone = [name for name in rivals if len(fixed) < _MANY_FIXED or name not in fixed]
@@ -166,17 +167,19 @@ def grouped_bets(steps: StepFigures) -> tuple[float, ...]:
 
 
 def with_steps(summary: Summary) -> list[str]:
-    """The policies whose steps were seen, plain decoding left out."""
+    """Returns the policies whose steps were observed, without plain decoding."""
     found = dict.fromkeys(name for (name, _), figures in summary.cells.items() if figures.steps)
     return [name for name in found if name != BASELINE]
 
 
 STAGES_SHOWN = ("verify", "draft", "arrange", "bet", "commit", "other")
-"""Stages as they are drawn: what is thin is one."""
+"""The stages as they are drawn; short ones are combined."""
 
 
 def stages_of(summary: Summary, contender: str) -> dict[str, float]:
-    """Milliseconds per token by STAGES_SHOWN, the mean of the kinds; empty where steps were not seen."""
+    """Returns milliseconds per token by STAGES_SHOWN, as the mean of the kinds; empty if steps were not
+    observed.
+    """
     found = [steps for kind in summary.kinds if (steps := summary.cells[contender, kind].steps)]
     sums: dict[str, float] = {}
     for steps in found:
@@ -187,18 +190,18 @@ def stages_of(summary: Summary, contender: str) -> dict[str, float]:
 
 
 def is_fixed(contender: str) -> bool:
-    """Whether it is a chain of one length, always."""
+    """Whether the contender is a chain of constant length."""
     return _FIXED.fullmatch(contender) is not None
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """NaN of nothing."""
+    """Returns the geometric mean; NaN without values."""
     logs = [math.log(value) for value in values]
     return math.exp(math.fsum(logs) / len(logs)) if logs else math.nan
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value below which that share of them lies, linear between neighbours."""
+    """Returns the quantile at `share`, interpolated linearly."""
     ordered = sorted(values)
     place = share * (len(ordered) - 1)
     low = math.floor(place)
@@ -207,7 +210,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 
 def spread_of(ratios: Sequence[float]) -> Spread | None:
-    """None of nothing."""
+    """Returns the distribution of ratios; None without values."""
     if not ratios:
         return None
     low, median, high = (quantile(ratios, share) for share in (0.1, 0.5, 0.9))
@@ -215,7 +218,7 @@ def spread_of(ratios: Sequence[float]) -> Spread | None:
 
 
 def summarise(measured: Measured) -> Summary:
-    """All figures of what was measured, complete or not."""
+    """Returns all figures of a run, whether it is complete or not."""
     kinds, contenders = tuple(measured.kinds), tuple(measured.contenders)
     by_set = _by_set(measured)
     cells = {(name, kind): _figures(measured, by_set, name, kind) for name in contenders for kind in kinds}
@@ -237,7 +240,7 @@ def summarise(measured: Measured) -> Summary:
 
 
 def _by_set(measured: Measured) -> dict[tuple[int, int], list[Run]]:
-    """Runs by (round, prompt), in the order of their turns."""
+    """Returns the runs by (round, prompt), in the order of their turns."""
     found: dict[tuple[int, int], list[Run]] = {}
     for run in sorted(measured.runs, key=lambda run: run.place):
         found.setdefault((run.round, run.prompt), []).append(run)
@@ -249,7 +252,7 @@ def _own_sets(by_set: dict[tuple[int, int], list[Run]], measured: Measured, kind
 
 
 class _Pair(NamedTuple):
-    """A contender's two answers to a prompt and the two of plain decoding around them."""
+    """A contender's two answers to a prompt, and the two plain answers around them."""
 
     plain: tuple[Run, Run]
     own: tuple[Run, Run]
@@ -265,7 +268,7 @@ def _pair(runs: Sequence[Run], contender: str) -> _Pair | None:
 
 
 def _control(by_set: dict[tuple[int, int], list[Run]], measured: Measured, kind: str) -> list[float]:
-    """Each answer of plain decoding over the next one to the same prompt."""
+    """Returns the time of each plain answer divided by that of the next one to the same prompt."""
     ratios = []
     for runs in _own_sets(by_set, measured, kind):
         plain = [run.timing.wall_s for run in runs if run.contender == BASELINE]
@@ -297,7 +300,7 @@ def _ratio(pair: _Pair) -> float:
 
 
 def _decode_ratio(pair: _Pair) -> float | None:
-    """Tokens per second behind the first tokens, over plain decoding's."""
+    """Returns tokens per second after the first tokens, divided by plain decoding's."""
     rates = []
     for runs in pair:
         seconds = sum(run.timing.decode_s for run in runs)

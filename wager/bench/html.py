@@ -1,7 +1,7 @@
-"""The report of a run as one HTML page: figures, charts, texts, method; light and dark, nothing is fetched.
+"""The report of a run as one HTML page with figures, charts, texts and method, for light and dark displays.
 
-Everything a reader needs is in the file itself: no script, no font, no picture from elsewhere. It lays out
-finished figures; charts are svg.py's.
+The file is self-contained: it has no script and loads no font and no picture. It formats finished figures;
+svg.py draws the charts.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _DETAILED = 3
 
 
 class _Cell(NamedTuple):
-    """A figure, and what is said beside it in small."""
+    """A figure, and additional text in small print."""
 
     value: str
     beside: tuple[str, ...]
 
 
 def page(report: Report) -> str:
-    """The whole page."""
+    """Returns the whole page."""
     summary = report.summary
     parts = [_head(report)]
     if summary.kinds:
@@ -67,7 +67,7 @@ def page(report: Report) -> str:
 
 
 def _detailed(summary: Summary) -> list[str]:
-    """Policies whose bets are drawn: those that choose them, or else the first."""
+    """Returns the policies whose bets are drawn: the adaptive ones, or else the first."""
     shown = with_steps(summary)
     return [name for name in shown if not is_fixed(name)][:_DETAILED] or shown[:1]
 
@@ -157,7 +157,7 @@ def _mean(summary: Summary, name: str) -> str:
 
 
 def _rates(summary: Summary) -> str:
-    """Whole request, and behind the first token."""
+    """Returns the table of rates for whole requests and after the first token."""
     rows = []
     for name in summary.contenders:
         cells = [_rate(summary.cells[name, kind]) for kind in summary.kinds]

@@ -1,8 +1,8 @@
 """Other decoders in the same process, on the same folders: transformers' plain, assisted and prompt-lookup.
 
-The same weights in the same dtype on the same device and threads, the same prompts as token ids, the same
-number of new tokens with the end of text ignored. Settings are transformers' own defaults but for what is
-said here. Their sampled text has other noise than Wager's and is not compared with it.
+They use the same weights, dtype, device, threads, prompts as token ids and number of new tokens, with the end
+of text ignored. Other settings are the defaults of transformers. Their sampled text uses another noise than
+Wager's and is not compared with it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOOKUP_TOKENS = 10
 
 
 class PeerSource(NamedTuple):
-    """What peers are loaded from: the target's folder, and that of a small model for `assisted`."""
+    """The source of peers: the target's folder, and the folder of a small model for `assisted`."""
 
     folder: Path
     assistant: Path | None
@@ -37,7 +37,7 @@ class PeerSource(NamedTuple):
 
 
 class _FirstToken:
-    """A streamer that notes when the first new tokens came; it is handed the prompt before them."""
+    """A streamer that records when the first new tokens arrived; it receives the prompt before them."""
 
     def __init__(self) -> None:
         self.start = time.perf_counter()
@@ -53,24 +53,24 @@ class _FirstToken:
         pass
 
 
-class Way(NamedTuple):
-    """Who guesses in transformers' generation; by default nobody."""
+class Assistance(NamedTuple):
+    """What makes the guesses in transformers' generation; by default there are none."""
 
     assistant: Any = None
     lookup_tokens: int | None = None
 
 
 class Peer:
-    """One way of transformers to generate."""
+    """One generation method of transformers."""
 
-    def __init__(self, name: str, model: Any, way: Way, *, compared: bool) -> None:
-        self.name, self.model, self.way, self.compared = name, model, way, compared
+    def __init__(self, name: str, model: Any, assistance: Assistance, *, compared: bool) -> None:
+        self.name, self.model, self.assistance, self.compared = name, model, assistance, compared
 
     def begin(self) -> None:
-        """Nothing is kept between answers."""
+        """Does nothing, because a peer keeps no state between answers."""
 
     def answer(self, prompt_ids: Sequence[int], params: SamplingParams) -> Answer:
-        settings = _settings(params, self.way.lookup_tokens)
+        settings = _settings(params, self.assistance.lookup_tokens)
         if params.seed is not None:
             torch.manual_seed(params.seed)
         try:
@@ -87,7 +87,7 @@ class Peer:
             attention_mask=torch.ones_like(ids),
             generation_config=settings,
             streamer=streamer,
-            assistant_model=self.way.assistant,
+            assistant_model=self.assistance.assistant,
         )
         tokens = found[0, len(prompt_ids) :].tolist()
         wall_s = time.perf_counter() - streamer.start
@@ -95,22 +95,25 @@ class Peer:
 
 
 def load_peers(names: Sequence[str], source: PeerSource, *, greedy: bool) -> list[Peer]:
-    """Load the peers asked for. Raises ConfigError on an unknown name, ModelError where one cannot be had."""
+    """Loads the requested peers. Raises ConfigError on an unknown name, ModelError if one cannot be
+    loaded.
+    """
     check_peers(names)
     if not names:
         return []
     model = _load(source.folder, source)
-    ways = {"transformers": Way(), "prompt-lookup": Way(lookup_tokens=LOOKUP_TOKENS)}
+    kinds = {"transformers": Assistance(), "prompt-lookup": Assistance(lookup_tokens=LOOKUP_TOKENS)}
     if "assisted" in names:
         if source.assistant is None:
             raise ConfigError("peers", "assisted", "--assistant FOLDER, a small model of the same tokens")
-        ways["assisted"] = Way(_load(source.assistant, source))
-    return [Peer(name, model, ways[name], compared=greedy) for name in names]
+        kinds["assisted"] = Assistance(_load(source.assistant, source))
+    return [Peer(name, model, kinds[name], compared=greedy) for name in names]
 
 
 def assistant_beside(target: Path, drafter: str) -> Path | None:
-    """A small model that predicts token by token: the drafter's folder where it is one, else `chain` beside
-    the target."""
+    """Returns the folder of a small autoregressive model: the drafter's if it is one, else `chain` next to
+    the target.
+    """
     for folder in (Path(drafter), target.resolve().parent / "chain"):
         if (folder / "config.json").is_file() and kind_of(read_config(folder)) == "chain":
             return folder
@@ -126,14 +129,14 @@ def _load(folder: Path, source: PeerSource) -> Any:
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"transformers cannot load {folder.name}: {one_line(error)}") from error
     model = model.to(source.device).eval()
-    # A model's own settings fill in what a call leaves open: an end of text among them.
+    # The model's own settings, such as an end of text, would apply to everything that a call does not set.
     model.generation_config = _generation_config()
     return model
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bars and no advice from transformers meanwhile."""
+    """Suppresses progress bars and messages of transformers."""
     from transformers.utils import logging
 
     voice: Any = logging

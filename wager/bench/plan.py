@@ -1,10 +1,12 @@
-"""Who answers when: for every prompt, plain decoding around each small group, the group there and back.
+"""The order of answers: for every prompt, plain decoding around each small group, which runs forward and
+backward.
 
     ar X X ar            one contender: A B B A
     ar X Y Z Z Y X ar W W ar      more: groups of three between two answers of plain decoding
 
-Drift of the machine then weighs on both sides alike. The contenders' order moves on by one with every prompt
-and round. Also what is asked of them all, `RunOptions`. Pure lists; knows neither clocks nor models.
+So a drift of the machine affects both sides equally. The order of the contenders rotates by one with every
+prompt and round. `RunOptions` has the settings of all answers. This module has pure lists; it knows neither
+clocks nor models.
 """
 
 from __future__ import annotations
@@ -32,12 +34,12 @@ BASELINE = "ar"
 PEERS = ("transformers", "assisted", "prompt-lookup")
 """Other decoders that may take part (peers.py)."""
 ORDERS = ("mixed", "by-kind")
-_GROUP = 3  # contenders between two answers of plain decoding: more would let the machine drift
+_GROUP = 3  # contenders between two plain answers; with more, the machine would drift in between
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How prompts are answered and how often. Checked when made."""
+    """How prompts are answered and how often; checked when created."""
 
     max_tokens: int = 128
     temperature: float = 0.0
@@ -56,7 +58,7 @@ class RunOptions:
         self.params(0)
 
     def params(self, prompt: int, max_tokens: int | None = None) -> SamplingParams:
-        """The request for a prompt: the same seed for every contender, and all of the same length."""
+        """Returns the request for a prompt; the seed and the length are the same for every contender."""
         return SamplingParams(
             max_tokens=max_tokens or self.max_tokens,
             temperature=self.temperature,
@@ -66,7 +68,7 @@ class RunOptions:
 
 
 class PromptSet(NamedTuple):
-    """One prompt in one round, and who answers it in turn."""
+    """One prompt in one round, and the order of its contenders."""
 
     round: int
     prompt: int
@@ -74,7 +76,9 @@ class PromptSet(NamedTuple):
 
 
 def turns(contenders: Sequence[str], shift: int = 0) -> tuple[str, ...]:
-    """The order of answers to one prompt. `contenders` without plain decoding, which is put around them."""
+    """Returns the order of answers to one prompt; `contenders` does not include plain decoding, which is
+    added.
+    """
     if not contenders:
         return (BASELINE, BASELINE)
     cut = shift % len(contenders)
@@ -87,7 +91,7 @@ def turns(contenders: Sequence[str], shift: int = 0) -> tuple[str, ...]:
 
 
 def prompt_order(kinds: Sequence[str], order: str = "mixed") -> list[int]:
-    """Indices of the prompts: one of each kind in turn, as mixed traffic comes, or kind after kind."""
+    """Returns the indices of the prompts: alternating kinds, as in mixed traffic, or kind after kind."""
     places: dict[str, list[int]] = {}
     for index, kind in enumerate(kinds):
         places.setdefault(kind, []).append(index)
@@ -100,7 +104,7 @@ def prompt_order(kinds: Sequence[str], order: str = "mixed") -> list[int]:
 def sets(
     kinds: Sequence[str], contenders: Sequence[str], rounds: int = 1, order: str = "mixed"
 ) -> list[PromptSet]:
-    """The whole plan: every prompt once in every round."""
+    """Returns the whole plan: every prompt once in every round."""
     found: list[PromptSet] = []
     for number in range(rounds):
         for index in prompt_order(kinds, order):
@@ -109,7 +113,7 @@ def sets(
 
 
 def check_peers(names: Sequence[str]) -> None:
-    """Raises ConfigError naming those that exist."""
+    """Raises ConfigError that names the known peers."""
     for name in names:
         if name not in PEERS:
             raise ConfigError("peers", name, f"all, or some of {', '.join(PEERS)} with commas between")

@@ -1,6 +1,6 @@
 """The picture of `wager bench`: speed-ups by kind, and for one policy its bets, its acceptance and its time.
 
-It draws finished figures and computes nothing. Imported when a picture was asked for; opens no window.
+It draws finished figures and computes nothing. It is imported only for a picture, and opens no window.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _draw_speedups(axes: Any, summary: Summary) -> None:
         around = [
             (spread.mean - spread.low, spread.high - spread.mean) if spread else (0, 0) for spread in found
         ]
-        # A mean may lie outside the middle of its ratios where one prompt is far off.
+        # One outlier among the prompts can move the mean outside the whiskers.
         bars = np.clip(np.array(around).T, 0.0, None)
         colour = _COLOURS[i % len(_COLOURS)]
         axes.bar(places, means, width * 0.92, color=colour, label=one.name)
@@ -125,7 +125,7 @@ def _draw_acceptance(axes: Any, summary: Summary, policy: str) -> None:
 
 
 def _draw_stages(axes: Any, summary: Summary, policies: list[str]) -> None:
-    """Milliseconds per token by stage, the mean of the kinds; what is thin is drawn as one."""
+    """Milliseconds per token by stage, the mean of the kinds; short ones are combined."""
     found = {name: stages_of(summary, name) for name in policies}
     bottom = np.zeros(len(policies))
     for i, stage in enumerate(STAGES_SHOWN):
@@ -139,7 +139,7 @@ def _draw_stages(axes: Any, summary: Summary, policies: list[str]) -> None:
 
 
 def _legend_below(axes: Any, place: float) -> None:
-    """Six entries in a line under a panel, out of the way of what is drawn."""
+    """Draws six legend entries per line under a panel."""
     where = {"loc": "upper center", "bbox_to_anchor": (0.5, place)}
     axes.legend(ncols=6, frameon=False, fontsize=8, handlelength=1, columnspacing=1, **where)
 

@@ -1,8 +1,8 @@
-"""Where a step's time goes: by stage, between the passes, and how near the passes come to the memory's speed.
+"""Where a step's time goes: by stage, between the passes, and in relation to the memory bandwidth.
 
-`Profiler` listens to the steps of each policy; on a CUDA device it also asks the device how long it was busy.
-What it finds is a `Profile` for each policy, which a report keeps and `timeline` shows. Steps that read the
-prompt are left out. Used by `wager bench --profile`.
+`Profiler` observes the steps of each policy; on a CUDA device it also measures how long the device was busy.
+The result is a `Profile` per policy, which a report stores and `timeline` shows. Steps that read the prompt
+are left out. `wager bench --profile` uses this.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from wager.engine.telemetry import STAGES, StepReport
 if TYPE_CHECKING:
     from wager.engine.device_clock import DeviceClock
     from wager.engine.engine import Engine
-    from wager.nn.kernels.capture import Captured
+    from wager.nn.kernels.capture import GraphCache
     from wager.nn.models.decoder import Decoder
+    from wager.target import TargetRunner
 
 __all__ = ["Profiler", "profile_of", "streamed_bytes", "timeline"]
 
@@ -43,14 +44,14 @@ class StepTimes(NamedTuple):
 
     @property
     def pass_ms(self) -> float:
-        """Time in which a network ran, as far as can be told."""
+        """Time in which a network ran, as far as it is known."""
         if self.device_ms is not None:
             return sum(self.device_ms.values())
         return sum(self.stage_ms.get(stage, 0.0) for stage in PASSES)
 
 
 def profile_of(steps: Sequence[StepTimes], pass_bytes: int | None = None) -> Profile:
-    """What some steps came to. Precondition: there is one."""
+    """Returns the profile of some steps. Precondition: there is at least one."""
     total_ms = sum(step.total_ms for step in steps)
     by_stage = {stage: [step.stage_ms.get(stage, 0.0) for step in steps] for stage in STAGES}
     clocked = [step.device_ms for step in steps if step.device_ms is not None]
@@ -77,7 +78,7 @@ def _device_medians(clocked: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 class Profiler:
-    """Listens to the steps of each policy of one engine."""
+    """Observes the steps of each policy of one engine."""
 
     def __init__(self, engine: Engine) -> None:
         self._clock = device_clock(engine)
@@ -85,28 +86,28 @@ class Profiler:
         self._steps: dict[str, list[StepTimes]] = {}
 
     def forget(self, contender: str) -> None:
-        """What it did so far was warm-up."""
+        """Discards the steps of a contender so far, which were warm-up."""
         self._steps.pop(contender, None)
 
     def listener(self, contender: str, also: Callable[[StepReport], None]) -> Callable[[StepReport], None]:
-        """What hears of one answer's steps; `also` hears of them too."""
+        """Returns a listener to the steps of one answer, which also calls `also`."""
         steps, clock = self._steps.setdefault(contender, []), self._clock
         last: list[StepReport] = []
         if clock is not None:
             clock.reset()
 
-        def hear(report: StepReport) -> None:
+        def listen(report: StepReport) -> None:
             also(report)
             if clock is None:
                 _enter(steps, report, None)
                 return
-            # The device's times are those of the step before.
+            # The device's times belong to the previous step.
             device_ms = clock.turn()
             if last and device_ms:
                 _enter(steps, last[0], device_ms)
             last[:] = [report]
 
-        return hear
+        return listen
 
     def profiles(self) -> dict[str, Profile]:
         return {name: profile_of(steps, self._pass_bytes) for name, steps in self._steps.items() if steps}
@@ -119,30 +120,31 @@ def _enter(steps: list[StepTimes], report: StepReport, device_ms: Mapping[str, f
 
 
 def device_clock(engine: Engine) -> DeviceClock | None:
-    """A clock of all passes that the engine's networks run on a CUDA device; None where there are none."""
+    """Returns a clock of all passes of the engine's networks on a CUDA device; None if there are none."""
     from wager.engine.device_clock import DeviceClock
 
-    owners: list[tuple[str, object]] = [("verify", engine.runner)]
-    owners += [("draft", getattr(drafter, "device", None)) for drafter in engine.drafters.values()]
+    devices = [drafter.device for drafter in engine.drafters.values()]
+    owners = [("verify", passes) for passes in _captured(engine.runner)]
+    owners += [("draft", device.graphs) for device in devices if device is not None]
     clock, found = DeviceClock(), False
-    for stage, owner in owners:
-        for passes in _captured(owner):
+    for stage, passes in owners:
+        if passes.device.type == "cuda":
             clock.watch(passes, stage)
             found = True
     return clock if found else None
 
 
-def _captured(owner: object) -> Iterator[Captured]:
-    """The passes that a runner or a drafter's device runs by graphs."""
-    from wager.nn.kernels.capture import Captured
+def _captured(runner: TargetRunner) -> Iterator[GraphCache]:
+    """Returns the passes that a runner runs by graphs; only some runners have any."""
+    from wager.nn.kernels.capture import GraphCache
 
-    for one in getattr(owner, "__dict__", {}).values():
-        if isinstance(one, Captured) and one.device.type == "cuda":
+    for one in vars(runner).values():
+        if isinstance(one, GraphCache):
             yield one
 
 
 def streamed_bytes(decoder: Decoder) -> int | None:
-    """Bytes of weights that every pass reads: all matrices and the head; None where that cannot be told."""
+    """Returns the bytes of weights that every pass reads (all matrices and the head); None if unknown."""
     if decoder.streamed_bytes is not None:
         return decoder.streamed_bytes
     spec, heads = decoder.spec, decoder.spec.heads
@@ -154,15 +156,15 @@ def streamed_bytes(decoder: Decoder) -> int | None:
 
 
 def _width(decoder: Decoder) -> float | None:
-    """Bytes of one weight as it is kept."""
+    """Returns the stored bytes per weight."""
     kept = str(decoder.dtype).removeprefix("torch.")
-    if not decoder.switch.reason:  # native passes say how they keep them
+    if not decoder.native_loader.reason:  # native passes name their format
         return next((width for name, width in _WIDTHS.items() if f" {name} " in str(decoder.layout)), None)
-    return _WIDTHS.get(kept) if decoder.switch.wish.weights in ("auto", "full") else None
+    return _WIDTHS.get(kept) if decoder.native_loader.options.weights in ("auto", "full") else None
 
 
 def timeline(profiles: Mapping[str, Profile]) -> Table:
-    """Stages downwards, policies across: median milliseconds, and shares of the time of all steps."""
+    """Returns a table of stages by policies: median milliseconds, and shares of the time of all steps."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0))
     table.add_column("ms per step", no_wrap=True)
     for name in profiles:

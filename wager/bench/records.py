@@ -1,7 +1,7 @@
-"""What is measured: the time of one answer, the counts of its steps, and everything of a whole run.
+"""Measured values: the time of one answer, the counts of its steps, and everything of a whole run.
 
-Plain values that go to JSON and come back equal; no torch, no statistics (figures.py). Made by runs.py and
-peers.py, kept in files by report.py.
+They are plain values that can be written to JSON and read back; figures.py has the statistics. runs.py and
+peers.py create them, and report.py stores them. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Answer", "Counts", "Difference", "Measured", "Profile", "Run", "Timi
 
 
 class Timing(NamedTuple):
-    """One answer's clock. `first_s`: until its first tokens, `num_first` of them, were there."""
+    """The clock of one answer; `first_s` is the time until its first tokens, `num_first` of them."""
 
     wall_s: float
     first_s: float
@@ -34,27 +34,28 @@ class Timing(NamedTuple):
 
 @dataclass
 class Counts:
-    """What the engine's steps did, summed over answers. Steps that read the prompt are kept apart."""
+    """Sums over the steps of answers; steps that read the prompt are counted separately."""
 
     answers: int = 0
     steps: int = 0
     emitted: int = 0
     prompt_steps: int = 0
     bets: Counter[int] = field(default_factory=Counter)
-    """Steps by the nodes they verified; 0 is plain decoding."""
+    """Number of steps by verified nodes; 0 is plain decoding."""
     accepted: Counter[int] = field(default_factory=Counter)
-    """Steps with a bet above zero by the guesses they kept."""
+    """Number of steps with a bet above zero, by accepted guesses."""
     drafters: Counter[str] = field(default_factory=Counter)
-    """Steps by the drafter that ran; "" where none did."""
+    """Number of steps by the drafter that ran; "" stands for none."""
     stage_ms: dict[str, float] = field(default_factory=dict)
-    """By the nine stages, of the steps behind the prompt."""
+    """Time by stage, of the steps after the prompt."""
     prompt_ms: float = 0.0
-    """Of the steps that read the prompt, all stages."""
+    """Time of the steps that read the prompt, over all stages."""
     outside_ms: float = 0.0
     """Wall time outside of steps."""
     spent_ms: float = 0.0
-    """By the ledger: time really spent on passes, and what plain decoding would have spent."""
+    """Time spent on passes, according to the ledger."""
     plain_ms: float = 0.0
+    """Time that plain decoding would have spent, according to the ledger."""
 
     def merge(self, other: Counts) -> None:
         for name in _SUMS:
@@ -71,7 +72,7 @@ _SUMS = ("answers", "steps", "emitted", "prompt_steps", "prompt_ms", "outside_ms
 
 @dataclass(frozen=True)
 class Profile:
-    """Where the time of one policy's steps behind the prompt went."""
+    """Where the time of one policy's steps after the prompt went."""
 
     steps: int
     tokens_per_step: float
@@ -80,22 +81,23 @@ class Profile:
     stage_ms: Mapping[str, float]
     """Median by stage."""
     stage_share: Mapping[str, float]
-    """Of the time of all steps."""
+    """Share of the time of all steps by stage."""
     gap_ms: float
-    """Median of a step's time in which no pass ran: on a device by its own clock, else outside of the stages
-    that run one."""
+    """Median time of a step without a running pass: by the device's clock, else outside of the stages that
+    run one.
+    """
     gap_share: float
     device_ms: Mapping[str, float] | None = None
-    """Median by stage of the device's busy time; None where there is no such clock."""
+    """Median busy time of the device by stage; None without such a clock."""
     pass_bytes: int | None = None
-    """Bytes of weights that a pass of the target reads; None where they are not known."""
+    """Bytes of weights that a pass of the target reads; None if unknown."""
     bandwidth_gb_s: float | None = None
-    """Those by the median time of a pass."""
+    """`pass_bytes` divided by the median time of a pass."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer of one contender. `counts` is None where the steps cannot be seen."""
+    """One answer of one contender; `counts` is None if its steps cannot be observed."""
 
     timing: Timing
     token_ids: tuple[int, ...]
@@ -103,7 +105,9 @@ class Answer:
 
 
 class Run(NamedTuple):
-    """Where an answer stood in the plan, and its clock. `prompt` is an index, `place` that of its turn."""
+    """The position of an answer in the plan, and its clock; `prompt` is an index, `place` the index of its
+    turn.
+    """
 
     contender: str
     prompt: int
@@ -114,10 +118,10 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class Difference:
-    """The first token at which a contender's text left plain decoding's.
+    """The first token at which a contender's text differs from plain decoding's.
 
-    `gap`: how far plain decoding's own two best final scores lay apart there; None where it was not looked
-    up. `excused`: nearer than the near-tie rule of the dtype allows for.
+    `gap` is the distance of plain decoding's two best final scores there; None if it was not determined.
+    `excused` says that the gap is smaller than the near-tie rule of the dtype.
     """
 
     contender: str
@@ -131,24 +135,24 @@ class Difference:
 
 @dataclass
 class Measured:
-    """All of a run. `prompts` are (kind, id) in order; a set is complete or not there at all."""
+    """The results of a run. `prompts` are (kind, id) in order; only complete sets are stored."""
 
     contenders: Sequence[str]
-    """In the order asked for, plain decoding first."""
+    """Contenders in the requested order, plain decoding first."""
     prompts: Sequence[tuple[str, str]]
     runs: list[Run] = field(default_factory=list)
     counts: dict[tuple[str, str], Counts] = field(default_factory=dict)
-    """By contender and kind."""
+    """Counts by contender and kind."""
     compared: Counter[str] = field(default_factory=Counter)
-    """Answers whose text was compared with plain decoding's."""
+    """Number of answers whose text was compared with plain decoding's."""
     differences: list[Difference] = field(default_factory=list)
     profiles: dict[str, Profile] = field(default_factory=dict)
-    """By contender; empty unless asked for."""
+    """Profiles by contender; empty unless they were requested."""
     finished: bool = False
 
     @property
     def kinds(self) -> list[str]:
-        """Kinds with at least one complete set, in the prompts' order."""
+        """Kinds with at least one complete set, in the order of the prompts."""
         seen = {run.prompt for run in self.runs}
         return list(dict.fromkeys(kind for i, (kind, _) in enumerate(self.prompts) if i in seen))
 

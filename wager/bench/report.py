@@ -1,7 +1,7 @@
-"""A run as its file holds it, and back: what was measured, under which settings, and the figures for readers.
+"""Writes and reads the result file of a run: measured values, settings, and the figures for readers.
 
-Raw clocks and counts are kept, so that a file read again gives the same figures; the summary beside them is
-for people and other programs. Knows JSON, not tables or pictures.
+The file has the raw times and counts, so reading it gives the same figures; the summary in it is for people
+and other programs. This module knows JSON, not tables or pictures.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Report:
-    """A run with all that is needed to judge it. `origin`: date, commit, command and machine."""
+    """A run with everything that is needed to judge it; `origin` is date, commit, command and machine."""
 
     origin: Mapping[str, Any]
     config: Mapping[str, Any]
@@ -39,7 +39,7 @@ class Report:
 
     @property
     def title(self) -> str:
-        """What was run on what, in one line."""
+        """One line with model, settings and machine."""
         config, machine = self.config, self.origin["machine"]
         threads = "1 thread" if config["threads"] == 1 else f"{config['threads']} threads"
         way = "greedy" if not config["temperature"] else f"T = {config['temperature']:g}"
@@ -50,29 +50,29 @@ class Report:
 
 
 def make_report(config: Mapping[str, Any], measured: Measured) -> Report:
-    """A report of what was just measured, here and now."""
+    """Returns a report of what was just measured on this machine."""
     origin = {key: value for key, value in result(NAME, {}, None).items() if key not in ("config", "data")}
     return Report(origin, dict(config), measured)
 
 
 def write_report(report: Report, path: Path) -> None:
-    """Write the file; each list of raw values stands on one line."""
+    """Writes the file, with one line per list of raw values."""
     text = json.dumps({**report.origin, "config": report.config, "data": _data(report)}, indent=1)
     path.write_text(_folded(text) + "\n", encoding="utf-8")
 
 
 def read_report(path: Path) -> Report:
-    """A report as it was written. Raises InputError naming the file."""
+    """Reads a report. Raises InputError that names the file."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         if record.get("name") != NAME or record["data"].get("format") != _FORMAT:
-            raise InputError(f"{path} is no result of this version of wager bench", field="from")
+            raise InputError(f"{path} is not a result of this version of wager bench", field="from")
         origin = {key: value for key, value in record.items() if key not in ("config", "data")}
         return Report(origin, record["config"], _measured(record["data"]))
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}", field="from") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is damaged, or no result of wager bench", field="from") from error
+        raise InputError(f"{path} is damaged, or not a result of wager bench", field="from") from error
 
 
 def _data(report: Report) -> dict[str, object]:
@@ -142,7 +142,7 @@ def _counts_from(found: Mapping[str, Any]) -> Counts:
 
 
 def _summary(summary: Summary) -> dict[str, object]:
-    """The figures by kind and contender, and those over all kinds."""
+    """Returns the figures by kind and contender, and those over all kinds."""
     return {
         "by_kind": {
             kind: {name: _figures(summary.cells[name, kind]) for name in summary.contenders}
@@ -169,7 +169,7 @@ def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def _folded(text: str) -> str:
-    """JSON in which a list of plain values stands on one line."""
+    """Returns JSON with one line per list of plain values."""
     lines: list[str] = []
     held: list[str] | None = None
     for line in text.split("\n"):

@@ -1,7 +1,7 @@
-"""Result files: what was measured, and all that is needed to judge or repeat it.
+"""Result files: the measured data with everything that is needed to judge or repeat the measurement.
 
-Knows machines, versions and command lines, not what is measured. Used by `wager bench` and by the scripts of
-the repository's bench folder.
+This module knows machines, versions and command lines, not the measurements. `wager bench` and the scripts in
+the repository's bench folder use it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 __all__ = ["ROOT", "command", "commit", "cpu_model", "load_average", "machine", "result", "shown"]
 
 ROOT = Path(__file__).resolve().parents[2]
-"""The repository, where the package runs from one."""
+"""The repository, if the package runs from one."""
 
 _LIBRARIES = ("numpy", "torch", "transformers", "wager")
 
 
 def result(name: str, config: Mapping[str, object], data: object) -> dict[str, object]:
-    """A result as its file holds it."""
+    """Returns a result in the form of its file."""
     return {
         "name": name,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -37,7 +37,7 @@ def result(name: str, config: Mapping[str, object], data: object) -> dict[str, o
 
 
 def machine() -> dict[str, object]:
-    """The machine and the versions that the numbers hang on."""
+    """Returns the properties of the machine and the versions that affect the numbers."""
     return {
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
@@ -49,12 +49,12 @@ def machine() -> dict[str, object]:
 
 
 def load_average() -> float | None:
-    """Processes that wanted to run in the last minute; None where the system does not say."""
+    """Returns the number of runnable processes in the last minute; None if the system does not report it."""
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
 
 
 def cpu_model() -> str:
-    """The processor's own name where the system tells it."""
+    """Returns the processor's name, if the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -64,8 +64,10 @@ def cpu_model() -> str:
 
 
 def commit() -> str | None:
-    """The commit measured, marked where the tree differs from it; None outside Wager's own repository."""
-    # An installed package may lie in an environment inside somebody else's repository.
+    """Returns the measured commit, marked if the tree differs from it; None outside Wager's own
+    repository.
+    """
+    # An installed package may be in an environment inside another repository.
     if not (ROOT / "pyproject.toml").is_file():
         return None
     head = _git("rev-parse", "--short=12", "HEAD")
@@ -75,12 +77,12 @@ def commit() -> str | None:
 
 
 def command() -> str:
-    """The command line, without the places that only this machine has."""
+    """Returns the command line without paths of this machine."""
     return " ".join([_called(Path(sys.argv[0])), *(shown(argument) for argument in sys.argv[1:])])
 
 
 def _called(script: Path) -> str:
-    """A module of the repository by its dotted name, an installed command by its own."""
+    """Returns a module of the repository by its dotted name, an installed command by its name."""
     module = script.with_suffix("").resolve()
     inside = module.relative_to(ROOT).parts if module.is_relative_to(ROOT) else ()
     if script.suffix != ".py" or not inside or inside[0].startswith("."):
@@ -89,7 +91,7 @@ def _called(script: Path) -> str:
 
 
 def shown(argument: str) -> str:
-    """An argument as it may be kept: of a path outside the repository, its last part."""
+    """Returns an argument for storage: of a path outside the repository only the last part."""
     flag, equals, value = argument.rpartition("=")
     if os.sep in value and not Path(value).resolve().is_relative_to(ROOT):
         value = Path(value).name

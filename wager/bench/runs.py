@@ -1,9 +1,9 @@
-"""Run the plan: everybody answers every prompt in turn, timed, and texts are held against plain decoding's.
+"""Runs the plan: every contender answers every prompt in turn, and texts are compared with plain decoding's.
 
-A contender is plain decoding, a policy, or somebody else's decoder (peers.py). Each policy has a controller
-of its own, so none learns from another's steps; it keeps what it has learned from prompt to prompt, as a
-server does. Warm-up: every contender answers the first prompt of each kind once, untimed, and forgets it.
-Plain decoding runs without a drafter. Called by `wager bench`.
+A contender is plain decoding, a policy, or another decoder (peers.py). Each policy has a controller of its
+own, so it learns only from its own steps; it keeps what it has learned from prompt to prompt, as a server
+does. For warm-up, every contender answers the first prompt of each kind once, without a clock, and forgets
+it. Plain decoding runs without a drafter. `wager bench` calls this.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
 __all__ = ["Contender", "Encoded", "PolicyContender", "Progress", "encode", "measure"]
 
 Progress = Callable[[int, int, str], None]
-"""Called with sets done, sets in all, and what is next."""
+"""Called with the number of finished sets, the number of all sets, and the next contender."""
 
 
 class Contender(Protocol):
-    """Somebody who answers prompts."""
+    """A decoder that answers prompts."""
 
     name: str
     compared: bool
-    """Whether its text must be plain decoding's."""
+    """Whether its text must equal plain decoding's."""
 
     def begin(self) -> None:
-        """Forget all that was learned so far."""
+        """Forgets everything learned so far."""
 
     def answer(self, prompt_ids: Sequence[int], params: SamplingParams) -> Answer:
-        """Answer one prompt, alone. Raises ModelError where it fails."""
+        """Answers one prompt, alone. Raises ModelError if it fails."""
 
 
 class PolicyContender:
-    """One policy on the engine, with experience of its own."""
+    """One policy on the engine, with its own experience."""
 
     compared = True
 
@@ -62,7 +62,7 @@ class PolicyContender:
 
     def answer(self, prompt_ids: Sequence[int], params: SamplingParams) -> Answer:
         reports: list[StepReport] = []
-        with self._at_the_engine(reports):
+        with self._installed(reports):
             start = time.perf_counter()
             first_s, num_first, output = 0.0, 0, None
             for event in self.llm.stream(list(prompt_ids), params):
@@ -77,8 +77,10 @@ class PolicyContender:
         return Answer(timing, tuple(output.token_ids), counts_of(reports, output, wall_s))
 
     @contextmanager
-    def _at_the_engine(self, reports: list[StepReport]) -> Iterator[None]:
-        """The engine with this policy's controller; for plain decoding, with no drafter and no features."""
+    def _installed(self, reports: list[StepReport]) -> Iterator[None]:
+        """Installs this policy's controller in the engine; for plain decoding, also removes drafters and
+        features.
+        """
         engine = self.llm.engine
         own = engine.controller, engine.drafters, engine.runner.feature_layers
         hear = reports.append
@@ -95,7 +97,7 @@ class PolicyContender:
 
 
 class Encoded(NamedTuple):
-    """A prompt as the model takes it. `cut`: tokens taken off its beginning so that the answer fits."""
+    """A prompt as token ids; `cut` tokens were removed from its beginning so that the answer fits."""
 
     prompt: BenchPrompt
     token_ids: list[int]
@@ -103,7 +105,9 @@ class Encoded(NamedTuple):
 
 
 def encode(llm: LLM, prompts: Sequence[BenchPrompt], max_tokens: int) -> list[Encoded]:
-    """Token ids of every prompt; one too long for the context loses its beginning."""
+    """Returns the token ids of every prompt; a prompt that is too long for the context loses its
+    beginning.
+    """
     room = llm.engine.parts.max_context - max_tokens
     if room < 1:
         raise ConfigError("max_tokens", max_tokens, f"below the context of {llm.engine.parts.max_context}")
@@ -121,7 +125,9 @@ def measure(
     options: RunOptions,
     progress: Progress | None = None,
 ) -> Measured:
-    """Run the whole plan; the first contender is plain decoding. Interrupted, it gives what is whole."""
+    """Runs the whole plan; the first contender is plain decoding. An interrupted run returns its complete
+    sets.
+    """
     assert contenders[0].name == BASELINE
     by_name = {contender.name: contender for contender in contenders}
     kinds = [one.prompt.kind for one in prompts]
@@ -167,7 +173,7 @@ def _enter(
     plain: tuple[int, ...],
     by_name: dict[str, Contender],
 ) -> None:
-    """A set is whole: keep its clocks, counts and differences."""
+    """Stores the times, counts and differences of a complete set."""
     kind = measured.prompts[one.prompt][0]
     known = {(found.contender, found.prompt) for found in measured.differences}
     for place, (name, answer) in enumerate(zip(one.turns, answers, strict=True)):
@@ -184,7 +190,7 @@ def _enter(
 
 
 def difference(contender: str, prompt: int, plain: Sequence[int], own: Sequence[int]) -> Difference | None:
-    """Where two texts part; None where they are equal."""
+    """Returns the first difference of two texts; None if they are equal."""
     if tuple(plain) == tuple(own):
         return None
     longest = max(len(plain), len(own))
@@ -198,7 +204,7 @@ def _padded(tokens: Sequence[int], length: int) -> list[int | None]:
 
 
 def counts_of(reports: Sequence[StepReport], output: Output, wall_s: float) -> Counts:
-    """One answer's steps in numbers. A step with more than one pending token reads the prompt."""
+    """Returns the counts of one answer's steps. A step with more than one pending token reads the prompt."""
     counts = Counts(answers=1)
     for report in reports:
         if report.num_tokens - report.num_nodes > 1:

@@ -1,8 +1,8 @@
-"""Prompt files: the suite that ships, the suites everybody knows, and files of one's own.
+"""Prompt files: the suite that ships, the well-known suites, and files of one's own.
 
-A row is a JSON object a line, plain or .xz: {"bench", "id", "category", "prompt"}, with "text" in place of
-"prompt" where the beginning of a text is the prompt. Rows of the published files (question, problem, turns)
-are read as they are. Knows no models: whether a prompt is put as a chat is noted here, done in runs.py.
+A row is a JSON object per line, plain or .xz: {"bench", "id", "category", "prompt"}, with "text" instead of
+"prompt" if the prompt is the beginning of a text. Rows of the published files (question, problem, turns) are
+accepted. This module knows no models: it notes whether a prompt is a chat, and runs.py applies the template.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ __all__ = [
     "SUITES",
     "BenchPrompt",
     "Suite",
+    "first_of_each_kind",
     "kinds_of",
-    "limited",
     "load_suite",
     "read_prompts",
 ]
@@ -36,7 +36,7 @@ _SUFFIXES = (".jsonl", ".xz", ".json")
 
 @dataclass(frozen=True, slots=True)
 class BenchPrompt:
-    """One prompt. `as_chat`: a question for the model's chat template, where it has one."""
+    """One prompt; `as_chat` says that it is a question for the chat template, if the model has one."""
 
     kind: str
     id: str
@@ -45,16 +45,16 @@ class BenchPrompt:
 
 
 class Suite(NamedTuple):
-    """A named suite: which rows of a prompt file are its own, and how they are put."""
+    """A named suite: the rows of a prompt file that belong to it, and their form."""
 
     name: str
     benches: tuple[str, ...]
     """Values of "bench" that mark its rows."""
     published: str
-    """The file it is known by."""
+    """The name of its published file."""
     as_chat: bool = True
     kinds: Mapping[str, str] | None = None
-    """What a category is called here, where it is not its own name; None: the suite is one kind."""
+    """Maps categories to kinds if their names differ; None: the whole suite is one kind."""
 
 
 # Spec-Bench reports the categories of MT-Bench as one.
@@ -77,9 +77,9 @@ SUITES: dict[str, Suite] = {
 def load_suite(
     name: str | None, file: Path | None = None, prompt_chars: int = PROMPT_CHARS
 ) -> list[BenchPrompt]:
-    """The prompts of a suite, of a file, or of a suite's rows in a file.
+    """Returns the prompts of a suite, of a file, or of a suite's rows in a file.
 
-    Raises ConfigError on an unknown name, InputError where the file is missing, damaged or holds none of it.
+    Raises ConfigError on an unknown name, InputError if the file is missing, damaged or has no such rows.
     """
     if name is not None and name not in SUITES:
         raise ConfigError("suite", name, f"one of {', '.join(SUITES)}")
@@ -97,7 +97,7 @@ def load_suite(
 def read_prompts(
     path: Path, suite: Suite | None = None, prompt_chars: int = PROMPT_CHARS
 ) -> list[BenchPrompt]:
-    """The prompts of a file, or those of its rows that are the suite's."""
+    """Returns the prompts of a file, or those of its rows that belong to the suite."""
     with _opened(path) as lines:
         try:
             rows = list(_rows(lines, path.name))
@@ -106,12 +106,12 @@ def read_prompts(
     if suite is not None:
         rows = _own_rows(rows, suite, path)
     if not rows:
-        raise InputError(f"{path} holds no prompts", field="prompts")
+        raise InputError(f"{path} has no prompts", field="prompts")
     return [_prompt(row, suite or _suite_of(row), prompt_chars, path.name) for row in rows]
 
 
-def limited(prompts: Sequence[BenchPrompt], limit: int | None) -> list[BenchPrompt]:
-    """The first `limit` prompts of every kind; all without one."""
+def first_of_each_kind(prompts: Sequence[BenchPrompt], limit: int | None) -> list[BenchPrompt]:
+    """Returns the first `limit` prompts of every kind; all without a limit."""
     if limit is None:
         return list(prompts)
     if limit < 1:
@@ -126,7 +126,7 @@ def limited(prompts: Sequence[BenchPrompt], limit: int | None) -> list[BenchProm
 
 
 def kinds_of(prompts: Iterable[BenchPrompt]) -> list[str]:
-    """The kinds, in the order in which they first come."""
+    """Returns the kinds in the order of their first prompt."""
     return list(dict.fromkeys(prompt.kind for prompt in prompts))
 
 
@@ -162,16 +162,16 @@ def _rows(lines: Iterable[str], name: str) -> Iterator[dict[str, Any]]:
 
 
 def _own_rows(rows: list[dict[str, Any]], suite: Suite, path: Path) -> list[dict[str, Any]]:
-    """The suite's rows; a file whose rows name no bench at all is taken to be the suite's own."""
+    """Returns the suite's rows; if no row of a file names a bench, all rows belong to the suite."""
     found = [row for row in rows if row.get("bench", suite.benches[0]) in suite.benches]
     if rows and not found:
         others = ", ".join(sorted({str(row["bench"]) for row in rows}))
-        raise InputError(f"{path} holds {others}. {_expected(suite)}", field="prompts")
+        raise InputError(f"{path} has {others}. {_expected(suite)}", field="prompts")
     return found
 
 
 def _suite_of(row: Mapping[str, Any]) -> Suite:
-    """How a row of a file is put when nobody named a suite: as its bench says, else by its category."""
+    """Returns the suite of a row in a file without a suite: by its bench, else by its category."""
     bench = row.get("bench")
     known = next((suite for suite in SUITES.values() if bench in suite.benches), None)
     return known or Suite(str(bench or "text"), (), "", True, {})
@@ -189,13 +189,13 @@ def _prompt(row: Mapping[str, Any], suite: Suite, prompt_chars: int, name: str) 
     )
     own_id = row.get("id", row.get("task_id", row.get("question_id", row.get("unique_id"))))
     id = f"{kind}/{row['line']}" if own_id is None else str(own_id)
-    # Text that already carries a chat's marks has been put as a chat by whoever wrote it.
+    # Text that already has chat marks is already in the form of a chat.
     as_chat = suite.as_chat and not is_beginning and _MARK not in text
     return BenchPrompt(kind, id, text, as_chat)
 
 
 def _text_of(row: Mapping[str, Any], prompt_chars: int) -> tuple[object, bool]:
-    """The prompt, and whether it is the beginning of a longer text."""
+    """Returns the prompt, and whether it is the beginning of a longer text."""
     for field in ("prompt", "question", "problem"):
         if field in row:
             return row[field], False

@@ -1,7 +1,7 @@
-"""Small charts as text, for the HTML report: bars with whiskers, stacked parts, lines.
+"""Small SVG charts for the HTML report: bars with whiskers, stacked bars, lines.
 
-Colours are classes (`s0`, `s1`, ...), so that the page's style sheet decides them for light and dark. Knows
-numbers and labels, not what they mean.
+Colours are classes (`s0`, `s1`, ...), so that the style sheet of the page determines them for light and dark
+displays. This module knows numbers and labels, not what they mean.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 8, 14, 26
 
 
 class Bar(NamedTuple):
-    """A value with its spread; `colour` is an index into the page's colours, `hint` shows on pointing."""
+    """A value with its spread; `colour` is an index into the page's colours, `hint` is the tooltip."""
 
     value: float
     low: float
@@ -38,7 +38,7 @@ class Line(NamedTuple):
 
 
 def bars(groups: Sequence[Group], line_at: float, height: int = 300) -> str:
-    """Grouped bars from zero with whiskers, and a dashed line across."""
+    """Returns grouped bars from zero with whiskers, and a dashed horizontal line."""
     most = max([line_at, *(max(bar.value, bar.high) for group in groups for bar in group.bars)]) * 1.08
     step = _tick(most)
     parts = [_grid(most, step, height), _across(line_at, most, height)]
@@ -54,7 +54,7 @@ def bars(groups: Sequence[Group], line_at: float, height: int = 300) -> str:
 
 
 def stacks(rows: Mapping[str, Sequence[float]], names: Sequence[str], ramp: str = "r", unit: str = "") -> str:
-    """A horizontal bar per row, cut into parts; as long as its sum, the longest over the whole width."""
+    """Returns a stacked horizontal bar per row; the longest sum has the whole width."""
     longest = max((sum(values) for values in rows.values()), default=1.0) or 1.0
     height, left = 30 * len(rows) + 4, 110
     parts = []
@@ -72,7 +72,7 @@ def stacks(rows: Mapping[str, Sequence[float]], names: Sequence[str], ramp: str 
 
 
 def lines(found: Sequence[Line], height: int = 220) -> str:
-    """Lines over depth 1, 2, ..., values from 0 to 1."""
+    """Returns lines over depth 1, 2, ..., with values from 0 to 1."""
     deepest = max((len(line.values) for line in found), default=1)
     parts = [_grid(1.0, 0.25, height)]
 

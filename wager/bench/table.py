@@ -1,6 +1,6 @@
-"""The tables of `wager bench`: speed-ups by kind, what the steps did, and what to make of it.
+"""The tables of `wager bench`: speed-ups by kind, figures of the steps, and notes on them.
 
-It draws figures and computes nothing. Colours on a terminal, plain text elsewhere.
+It formats figures and computes nothing. It uses colours on a terminal and plain text elsewhere.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BEST, _SLOWER = "bold green", "red"
 
 
 def show(report: Report, console: Console | None = None) -> None:
-    """Print the run to stdout (or `console`)."""
+    """Prints the run to stdout or `console`."""
     summary = report.summary
     if console is None:
         console = Console()
@@ -43,7 +43,7 @@ def show(report: Report, console: Console | None = None) -> None:
     console.print(_SPEEDS_TITLE, style="bold", highlight=False)
     console.print(_speeds(summary))
     if any(figures.steps for figures in summary.cells.values()):
-        console.print("What the steps did", style="bold", highlight=False)
+        console.print("Figures of the steps", style="bold", highlight=False)
         console.print(_steps(summary))
     if report.measured.profiles:
         console.print(
@@ -135,13 +135,13 @@ def _step_row(figures: Figures) -> list[str]:
 
 
 def notes(report: Report) -> list[str]:
-    """What a reader should know of these figures, a line each."""
+    """Returns notes on these figures, one line each."""
     summary, measured = report.summary, report.measured
     lines = []
     if control := summary.control.get(ALL_KINDS):
         lines.append(
             f"plain against plain: {control.mean:.3f} ({control.low:.2f}-{control.high:.2f}); "
-            "so far one ratio strays by the machine alone"
+            "single ratios vary this much because of the machine alone"
         )
     lines += [_against_best(summary, name) for name in _rivals(summary) if _adapts(summary, name)]
     lines += [_beside(summary, name) for name in _rivals(summary) if summary.kinds]
@@ -156,7 +156,7 @@ def notes(report: Report) -> list[str]:
 
 
 def text_notes(measured: Measured) -> list[str]:
-    """Whether the texts are plain decoding's, and every exception."""
+    """Returns whether the texts equal plain decoding's, and every exception."""
     rivals = [name for name in measured.compared if name != BASELINE]
     parted = {(one.contender, one.prompt) for one in measured.differences}
     same = [name for name in rivals if not any(name == contender for contender, _ in parted)]
@@ -172,7 +172,7 @@ def text_notes(measured: Measured) -> list[str]:
 
 
 def _against_best(summary: Summary, name: str) -> str:
-    """An adaptive policy beside the best fixed length of every kind in hindsight."""
+    """Compares an adaptive policy with the best fixed length of every kind in hindsight."""
     if summary.best_fixed_overall is None:
         return ""
     ratios = {kind: summary.speedup(name, kind) / best.speedup for kind, best in summary.best_fixed.items()}
@@ -184,7 +184,7 @@ def _against_best(summary: Summary, name: str) -> str:
 
 
 def _beside(summary: Summary, name: str) -> str:
-    """What the headline leaves out: the speed after the first token, and the slowest kind."""
+    """Returns the speed after the first token, and the slowest kind."""
     slowest = min(summary.kinds, key=lambda kind: summary.speedup(name, kind))
     return (
         f"{name}: {summary.overall_decode[name]:.2f} after the first token; "

@@ -1,7 +1,7 @@
-"""Near-ties: how far plain decoding's two best final scores lay apart where another text left its own.
+"""Near-ties: the gap of plain decoding's two best final scores at the place where another text differs.
 
 Passes of different widths round differently, so two texts may part where plain decoding itself hardly
-preferred one token (docs/exactness.md). It decodes plainly once more up to that place and looks at the
+preferred one token (docs/exactness.md). This module decodes plainly once more up to that place and reads the
 scores.
 """
 
@@ -18,7 +18,7 @@ from wager.bench.records import Difference
 from wager.bench.runs import Encoded, PolicyContender
 from wager.errors import ModelError
 from wager.records import SamplingParams
-from wager.target.sampler import ChoiceRow, Choices, Sampler
+from wager.target.sampler import ChoiceRow, PendingChoices, Sampler
 
 if TYPE_CHECKING:
     from wager.llm import LLM
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 __all__ = ["NEAR", "gap_at", "judged", "near_tie"]
 
 NEAR: dict[str, float] = {"float32": 1e-4, "float64": 1e-9}
-"""The gap below which two texts may part, by dtype; in others near-ties are too common to be a rule."""
+"""The gap below which two texts may part, by dtype; other dtypes have too many near-ties for a rule."""
 
 
 def near_tie(llm: LLM) -> float | None:
-    """The rule for this model's numbers; None where there is none."""
+    """Returns the rule for this model's dtype; None if there is none."""
     return NEAR.get(str(llm.engine.runner.decoder.dtype).removeprefix("torch."))
 
 
 def judged(
     llm: LLM, found: Sequence[Difference], prompts: Sequence[Encoded], options: RunOptions
 ) -> list[Difference]:
-    """Differences with their gaps, and whether the rule excuses them."""
+    """Returns the differences with their gaps, and whether the rule excuses them."""
     near = near_tie(llm)
     answered = []
     for one in found:
@@ -48,10 +48,10 @@ def judged(
 
 
 def gap_at(llm: LLM, prompt_ids: Sequence[int], params: SamplingParams, position: int) -> float:
-    """Best minus second-best final score at an output position of plain decoding, noise included."""
+    """Returns best minus second-best final score, noise included, at an output position of plain decoding."""
     engine = llm.engine
     own = engine.sampler
-    scores = _Watched(own)
+    scores = _ObservedSampler(own)
     engine.sampler = scores  # type: ignore[assignment]
     try:
         PolicyContender(llm, BASELINE).answer(prompt_ids, replace(params, max_tokens=position + 1))
@@ -68,14 +68,14 @@ def gap_at(llm: LLM, prompt_ids: Sequence[int], params: SamplingParams, position
     return float(best - second)
 
 
-class _Watched:
-    """Stands before the sampler and keeps the last scores it was shown."""
+class _ObservedSampler:
+    """Wraps the sampler and stores the last scores that it received."""
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
         self.last: Tensor | None = None
         self.seed = 0
 
-    def choose(self, logits: Tensor, rows: Sequence[ChoiceRow], *others: Any) -> Choices:
+    def launch(self, logits: Tensor, rows: Sequence[ChoiceRow], *others: Any) -> PendingChoices:
         self.last, self.seed = logits[-1].clone(), rows[-1].seed
-        return self._sampler.choose(logits, rows, *others)
+        return self._sampler.launch(logits, rows, *others)
