@@ -14,13 +14,12 @@ from wager.config import (
     ModelConfig,
     PolicyConfig,
     SchedulerConfig,
-    join_policy,
     settings_of,
     split_policy,
     with_values,
 )
 from wager.errors import ConfigError, InputError
-from wager.resolve import OTHER_VARIABLES, PROFILES, resolve, stated
+from wager.resolve import OTHER_VARIABLES, PROFILES, resolve
 
 SETTINGS = {setting.name: setting for setting in settings_of(EngineConfig)}
 
@@ -74,8 +73,6 @@ BAD = [
     ("policy", "Auto"),
     ("policy", "two words"),
     ("ledger_floor", -0.1),
-    ("bod_mode", "forest"),
-    ("gate", "open"),
     ("threads", None),
 ]
 
@@ -135,36 +132,38 @@ def test_what_is_allowed_is_said_in_words(allowed: Allowed, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_values", "name"),
+    ("name", "parts"),
     [
-        ({}, "auto"),
-        ({"policy": "fixed:3"}, "fixed:3"),
-        ({"bod_enabled": True}, "bod"),
-        ({"bod_enabled": True, "bod_mode": "tree"}, "bod:tree"),
-        ({"policy": "bod", "bod_mode": "tree"}, "bod:tree"),
-        ({"policy": "bod:tree"}, "bod:tree"),
-        ({"policy": "ema+auto", "bod_enabled": True}, "ema+bod"),
-        ({"gate": "entropy"}, "entropy+auto"),
-        ({"gate": "ema", "bod_enabled": True, "bod_mode": "tree"}, "ema+bod:tree"),
-        ({"bod_mode": "tree"}, "auto"),
+        ("auto", ((), "auto", "")),
+        ("fixed:3", ((), "fixed", "3")),
+        ("ema+bod:tree", (("ema",), "bod", "tree")),
+        ("ema+entropy+auto", (("ema", "entropy"), "auto", "")),
     ],
 )
-def test_the_policys_name_has_gate_and_bod_applied(given_values: dict[str, object], name: str) -> None:
-    assert PolicyConfig(**given_values).policy_name == name  # type: ignore[arg-type]
+def test_a_policy_name_is_split_into_gates_kind_and_argument(name: str, parts: tuple[object, ...]) -> None:
+    assert split_policy(name) == parts
+    assert PolicyConfig(policy=name).parts == parts
 
 
-@pytest.mark.parametrize("name", ["auto", "fixed:3", "ema+bod:tree", "ema+entropy+auto"])
-def test_a_policys_name_comes_apart_and_together(name: str) -> None:
-    assert join_policy(split_policy(name)) == name
+@pytest.mark.parametrize(
+    ("name", "replacement"),
+    [
+        ("bod_enabled", "policy = bod"),
+        ("bod_mode", "policy = bod:tree"),
+        ("gate", "policy = ema+NAME or policy = entropy+NAME"),
+    ],
+)
+def test_a_removed_field_is_refused_with_its_replacement(name: str, replacement: str, tmp_path: Path) -> None:
+    assert replacement in str(refused(with_values, EngineConfig(), **{name: "x"}))
+    assert replacement in str(refused(resolve, env={f"WAGER_{name.upper()}": "x"}))
+    assert replacement in str(refused(resolve, flags={name: "x"}))
+    assert replacement in str(refused(resolve, write(tmp_path, f'[policy]\n{name} = "x"\n')))
+    assert name not in SETTINGS
 
 
 @pytest.mark.parametrize(
     ("values", "field"),
     [
-        ({"bod_enabled": True, "policy": "fixed:3"}, "policy"),
-        ({"bod_enabled": True, "policy": "ar"}, "policy"),
-        ({"policy": "bod:chain", "bod_mode": "tree"}, "bod_mode"),
-        ({"policy": "ema+auto", "gate": "entropy"}, "gate"),
         ({"bod_min_bet": 9, "bod_max_bet": 4}, "bod_min_bet"),
         ({"lookup_min": 17}, "lookup_min"),
     ],
@@ -264,24 +263,18 @@ def test_an_unknown_variable_is_refused_and_others_are_left_alone() -> None:
 
 @pytest.mark.parametrize("text", ["yes", "TRUE", "1", "on"])
 def test_a_switch_is_read_from_the_environment(text: str) -> None:
-    assert resolve(env={"WAGER_BOD_ENABLED": text}).config.policy.policy_name == "bod"
-    refused(resolve, env={"WAGER_BOD_ENABLED": "perhaps"})
+    assert resolve(env={"WAGER_PREFIX_REUSE": text}).config.cache.prefix_reuse is True
+    assert resolve(env={"WAGER_PREFIX_REUSE": "off"}).config.cache.prefix_reuse is False
+    refused(resolve, env={"WAGER_PREFIX_REUSE": "perhaps"})
 
 
 @pytest.mark.parametrize(
     ("flags", "field"),
     [
-        ({"bod_enabled": True, "policy": "fixed:3"}, "bod_enabled"),
-        ({"bod_enabled": True, "policy": "auto"}, "bod_enabled"),
-        ({"bod_enabled": False, "policy": "bod"}, "bod_enabled"),
-        ({"policy": "bod:tree", "bod_mode": "chain"}, "bod_mode"),
-        ({"policy": "ema+auto", "gate": "entropy"}, "gate"),
-        ({"policy": "ema+auto", "gate": "none"}, "gate"),
-        ({"bod_enabled": True, "bod_min_bet": 9, "bod_max_bet": 4}, "bod_min_bet"),
+        ({"policy": "bod", "bod_min_bet": 9, "bod_max_bet": 4}, "bod_min_bet"),
         ({"bod_max_bet": 4}, "bod_max_bet"),
-        ({"bod_mode": "tree"}, "bod_mode"),
         ({"ema_margin": "1.2"}, "ema_margin"),
-        ({"gate": "ema", "entropy_unsure": "0.3"}, "entropy_unsure"),
+        ({"policy": "ema+auto", "entropy_unsure": "0.3"}, "entropy_unsure"),
     ],
 )
 def test_flags_that_contradict_or_do_nothing_are_refused(flags: dict[str, object], field: str) -> None:
@@ -291,18 +284,8 @@ def test_flags_that_contradict_or_do_nothing_are_refused(flags: dict[str, object
 @pytest.mark.parametrize(
     ("env", "flags", "name", "source"),
     [
-        ({"WAGER_POLICY": "fixed:3"}, {"bod_enabled": True}, "bod", "flag --bod-enabled"),
-        ({"WAGER_POLICY": "ema+fixed:3"}, {"bod_enabled": True}, "ema+bod", "flag --bod-enabled"),
-        ({"WAGER_BOD_ENABLED": "1"}, {"policy": "fixed:3"}, "fixed:3", "flag --policy"),
-        ({"WAGER_BOD_ENABLED": "1"}, {"bod_enabled": False}, "auto", "default"),
-        ({"WAGER_POLICY": "bod"}, {"bod_enabled": False}, "auto", "flag --bod-enabled"),
-        ({"WAGER_POLICY": "bod:tree"}, {"bod_mode": "chain"}, "bod", "flag --bod-mode"),
-        ({"WAGER_BOD_MODE": "tree"}, {"policy": "bod:chain"}, "bod:chain", "flag --policy"),
-        ({"WAGER_POLICY": "ema+tree:8"}, {"gate": "entropy"}, "entropy+tree:8", "flag --gate"),
-        ({"WAGER_POLICY": "ema+tree:8"}, {"gate": "none"}, "tree:8", "flag --gate"),
-        ({"WAGER_GATE": "ema"}, {"policy": "entropy+auto"}, "entropy+auto", "flag --policy"),
-        ({"WAGER_GATE": "ema"}, {"policy": "fixed:2"}, "ema+fixed:2", "flag --policy"),
-        ({"WAGER_POLICY": "fixed:3"}, {"bod_enabled": False}, "fixed:3", "env WAGER_POLICY"),
+        ({"WAGER_POLICY": "fixed:3"}, {"policy": "bod"}, "bod", "flag --policy"),
+        ({"WAGER_POLICY": "bod:tree"}, {"bod_max_bet": "4"}, "bod:tree", "env WAGER_POLICY"),
         ({"WAGER_BOD_MAX_BET": "5"}, {}, "auto", "default"),
     ],
 )
@@ -310,7 +293,7 @@ def test_between_sources_the_higher_one_wins(
     env: dict[str, str], flags: dict[str, object], name: str, source: str
 ) -> None:
     found = resolve(env=env, flags=flags)
-    assert found.config.policy.policy_name == name
+    assert found.config.policy.policy == name
     assert found.sources["policy.policy"] == source
 
 
@@ -321,8 +304,3 @@ def test_a_choice_makes_a_new_object_with_its_reason() -> None:
     assert chosen.value("device") == "cpu"
     assert chosen.sources["model.device"] == "auto: no CUDA device"
     refused(found.choose, "device", "moon", "why not")
-
-
-def test_a_configuration_made_by_hand_tells_what_was_given() -> None:
-    found = stated(with_values(EngineConfig(), page_size=8))
-    assert {key for key, source in found.sources.items() if source == "given"} == {"cache.page_size"}

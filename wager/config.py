@@ -1,8 +1,9 @@
-"""Every setting of the engine: frozen dataclasses, checked when made, each field with its help and range.
+"""Every setting of the engine, as fields of frozen dataclasses with a range and a help text each.
 
-Flags, variables, the configuration file and docs/config.md are all generated from the fields here. It knows
-neither torch nor what the values do; where a value came from is settled in resolve.py. Field names are unique
-over all sections, so that a flag or a variable needs no section.
+Values are checked when a dataclass is made. Command-line flags, environment variables, the configuration file
+and docs/config.md are generated from these fields. This module does not import torch and does not know what
+the values do; resolve.py determines where each value came from. Field names are unique over all sections, so
+that a flag or a variable needs no section.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from wager.errors import ConfigError
 from wager.pairs import DEMO
 
 __all__ = [
+    "REMOVED_FIELDS",
     "Allowed",
     "CacheConfig",
     "EngineConfig",
@@ -25,7 +27,6 @@ __all__ = [
     "PolicyParts",
     "SchedulerConfig",
     "Setting",
-    "join_policy",
     "settings_of",
     "split_policy",
     "unknown_key",
@@ -33,12 +34,18 @@ __all__ = [
 ]
 
 C = TypeVar("C")
+REMOVED_FIELDS = {
+    "bod_enabled": "policy = bod",
+    "bod_mode": "policy = bod or policy = bod:tree",
+    "gate": "policy = ema+NAME or policy = entropy+NAME",
+}
+"""Maps a field of an earlier version to the setting that replaces it."""
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What a field may hold: a type with its range, words beside it, or texts of a pattern."""
+    """The values that a field accepts: a type with a range, a set of words, or text matching a pattern."""
 
     type: type
     low: float = -math.inf
@@ -46,7 +53,7 @@ class Allowed:
     words: tuple[str, ...] = ()
     pattern: str = ""
     says: str = ""
-    """In words, where they cannot be made from the rest."""
+    """Description for people, used where none can be generated from the other fields."""
 
     def __str__(self) -> str:
         if self.says:
@@ -64,7 +71,7 @@ class Allowed:
         return f"{noun} from {low}" if math.isinf(self.high) else f"{noun} from {low} to {high}"
 
     def read(self, text: str) -> object:
-        """The value a flag's or variable's text stands for; the text itself where it stands for none."""
+        """Converts the text of a flag or variable to a value, or returns the text if that fails."""
         if self.type is bool:
             word = text.strip().lower()
             return True if word in _TRUE else False if word in _FALSE else text
@@ -92,7 +99,7 @@ class Allowed:
 
 
 class Setting(NamedTuple):
-    """One field of a configuration and all its names."""
+    """One field of a configuration, with its names in the file, the environment and the flags."""
 
     section: str
     name: str
@@ -102,7 +109,7 @@ class Setting(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Its place: `section.field`, or the field alone where it has no section."""
+        """Name in the configuration file: `section.field`, or the field alone if it has no section."""
         return f"{self.section}.{self.name}" if self.section else self.name
 
     @property
@@ -142,7 +149,7 @@ def _own_setting(section: str, one: Field[Any]) -> Setting:
 
 
 def settings_of(root: type[Any]) -> list[Setting]:
-    """Every field of a configuration, those of its sections included, in the order of the file."""
+    """Returns every field of a configuration, including those of its sections, in the order of the file."""
     found = []
     for one in fields(root):
         if "allowed" in one.metadata:
@@ -155,7 +162,7 @@ def settings_of(root: type[Any]) -> list[Setting]:
 
 
 def _check_fields(config: Any) -> None:
-    """Check every field of a section, and turn whole numbers into floats where floats are meant."""
+    """Checks every field of a section, and converts whole numbers to floats where a float is expected."""
     for one in fields(config):
         if "allowed" not in one.metadata:
             continue
@@ -167,50 +174,50 @@ def _check_fields(config: Any) -> None:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What is run, and on what."""
+    """The models, and the device and number formats they run with."""
 
     model: str = _field(
         DEMO,
         Allowed(str, says="demo, a folder or a published name"),
-        "Target model: folder or name; demo is the pair that ships with Wager.",
+        "Target model: a folder or a published name; demo is the pair that ships with Wager.",
     )
     drafter: str = _field(
         "auto",
         Allowed(str, pattern=r"\S(.*\S)?", says="auto, none, lookup, a folder or a published name"),
-        "Who guesses: auto takes the target's published drafter where it is at hand, else lookup.",
+        "Drafter: auto takes the published drafter of the target if it is available, else lookup.",
     )
     dtype: str = _field(
         "auto",
         _one_of("auto", "float32", "float64", "bfloat16", "float16"),
-        "Numbers of weights and cache; auto: the model's own.",
+        "Number format of weights and cache; auto: the format of the model.",
     )
     device: str = _field(
         "auto",
         Allowed(str, pattern=r"auto|cpu|cuda(:\d+)?", says="auto, cpu, cuda or cuda:N"),
-        "Where it runs; auto: a CUDA device where there is one.",
+        "Device; auto: a CUDA device if there is one, else the CPU.",
     )
     layout: str = _field(
         "auto",
         _one_of("auto", "out_in", "in_out", "packed"),
-        "How weights lie in memory; auto: timed at load. A layout asks for passes by plain torch.",
+        "Memory layout of weights; auto: the fastest, measured at load. A named layout selects plain torch.",
     )
     native: str = _field(
         "auto",
         _one_of("auto", "on", "off"),
-        "Passes by compiled code, on a CPU in float32, once it has been built in the background; "
+        "Use compiled passes on a CPU in float32, as soon as they have been built in the background; "
         "auto: for models of 50 million weights or more.",
     )
     kernels: str = _field(
         "auto",
         _one_of("auto", "eager", "off"),
-        "Passes by kernels on a CUDA device; auto: captured as graphs at the start, eager: launch by launch, "
+        "Use Triton kernels on a CUDA device; auto: in graphs captured at the start, eager: without graphs, "
         "off: plain torch.",
     )
     weights: str = _field(
         "auto",
         _one_of("auto", "full", "int8", "int4"),
-        "How weights are kept; auto: as narrow as they were published, full: as wide as dtype, "
-        "int8: rounded to 8 bits, a scale for each group of inputs, int4: to 4 bits, on a CUDA device.",
+        "Storage format of weights; auto: as published, full: in dtype, "
+        "int8: 8 bits with a scale per group of inputs, int4: 4 bits, on a CUDA device.",
     )
 
     def __post_init__(self) -> None:
@@ -219,16 +226,18 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class CacheConfig:
-    """The pages that hold keys and values."""
+    """Size and use of the pages that hold keys and values."""
 
-    page_size: int = _field(0, _whole(0, 1024), "Positions in a page; 0: 64 on a CUDA device, else 32.")
+    page_size: int = _field(0, _whole(0, 1024), "Positions per page; 0: 64 on a CUDA device, else 32.")
     memory_gib: float | str = _field(
         "auto",
         Allowed(float, 0.001, 1e6, ("auto",)),
-        "Memory for pages, in GiB; auto: what the device can spare.",
+        "Memory for pages, in GiB; auto: determined from the free memory of the device.",
     )
-    num_pages: int = _field(0, _whole(0), "Pages; 0: as many as the memory holds.")
-    prefix_reuse: bool = _field(True, _FLAG, "Keep pages of finished requests for prompts that begin alike.")
+    num_pages: int = _field(0, _whole(0), "Number of pages; 0: as many as fit into the memory.")
+    prefix_reuse: bool = _field(
+        True, _FLAG, "Keep pages of finished requests for later prompts with the same prefix."
+    )
     memory_threshold: float = _field(
         0.9, _number(0.1, 1.0), "Share of the pages in use above which no new request starts."
     )
@@ -239,28 +248,32 @@ class CacheConfig:
 
 @dataclass(frozen=True)
 class SchedulerConfig:
-    """Who runs when."""
+    """The order in which requests run, and the limits of one pass."""
 
     order: str = _field(
-        "fcfs", _one_of("fcfs", "shortest", "priority", "fair"), "Who goes first among waiting requests."
+        "fcfs", _one_of("fcfs", "shortest", "priority", "fair"), "Order in which waiting requests start."
     )
-    max_rows: int = _field(32, _whole(1, 4096), "Requests that run at once.")
+    max_rows: int = _field(32, _whole(1, 4096), "Largest number of requests that run at the same time.")
     max_step_tokens: int = _field(
         2048,
         _whole(1, 1_000_000),
-        "Pending tokens in one pass, of prompts and of decoding rows; guesses come on top.",
+        "Largest number of prompt and pending tokens in one pass; guesses are not counted.",
     )
     prefill_chunk: int = _field(
-        512, _whole(1, 1_000_000), "Most prompt tokens of one request in a pass, within max_step_tokens."
+        512,
+        _whole(1, 1_000_000),
+        "Largest number of prompt tokens of one request in a pass, within max_step_tokens.",
     )
-    max_context: int = _field(0, _whole(0), "Longest prompt and output together; 0: the model's own limit.")
+    max_context: int = _field(
+        0, _whole(0), "Largest number of prompt and output tokens together; 0: the limit of the model."
+    )
 
     def __post_init__(self) -> None:
         _check_fields(self)
 
 
 class PolicyParts(NamedTuple):
-    """A policy's name taken apart: `ema+bod:tree` has the gate ema, the kind bod and the argument tree."""
+    """The parts of a policy name: `ema+bod:tree` has the gate `ema`, the kind `bod`, the argument `tree`."""
 
     gates: tuple[str, ...]
     kind: str
@@ -268,94 +281,76 @@ class PolicyParts(NamedTuple):
 
 
 def split_policy(name: str) -> PolicyParts:
+    """Splits a policy name into its gates, its kind and its argument."""
     *gates, rest = name.split("+")
     kind, _, argument = rest.partition(":")
     return PolicyParts(tuple(gates), kind, argument)
 
 
-def join_policy(parts: PolicyParts) -> str:
-    """The inverse of `split_policy`."""
-    return "+".join([*parts.gates, f"{parts.kind}:{parts.argument}" if parts.argument else parts.kind])
-
-
 @dataclass(frozen=True)
 class PolicyConfig:
-    """How much is bet. Names of policies are checked where they are made, in wager.policy.names."""
+    """The speculation policy and its limits. `wager.policy.names` checks the policy names."""
 
     policy: str = _field(
         "auto",
         Allowed(
             str, pattern=r"[a-z]+(\+[a-z]+)*(:[a-z0-9]+)?", says="auto, ar, fixed:K, tree:B, bod or bod:tree"
         ),
-        "The rule that sizes bets; ema+NAME and entropy+NAME put a gate in front of it.",
+        "Policy that decides the number of guesses; ema+NAME and entropy+NAME put a gate in front of it.",
     )
     ledger_floor: float = _field(
-        0.01, _number(0.0, 1.0), "How far the ledger may fall, as a part of the time spent."
+        0.01,
+        _number(0.0, 1.0),
+        "Largest accepted loss against plain decoding, as a fraction of the time spent.",
     )
-    max_nodes: int = _field(64, _whole(1, 1024), "Most guesses for one request in a step (auto).")
-    max_batch_nodes: int = _field(512, _whole(1, 4096), "Most guesses for all requests in a step (auto).")
-    row_floor: int = _field(1, _whole(0, 1024), "Places a drafted request keeps in a shared pass (auto).")
+    max_nodes: int = _field(
+        64, _whole(1, 1024), "Largest number of guesses for one request in a step (auto)."
+    )
+    max_batch_nodes: int = _field(
+        512, _whole(1, 4096), "Largest number of guesses for all requests in a step (auto)."
+    )
+    row_floor: int = _field(
+        1, _whole(0, 1024), "Smallest number of guesses that a drafted request keeps in a batch (auto)."
+    )
     calibrate: bool = _field(
         True,
         _FLAG,
-        "Time passes before they are bet on, once: on a CUDA device at the start, on a CPU while a server "
-        "is idle.",
+        "Measure the time of passes once: on a CUDA device at the start, on a CPU while a server is idle.",
     )
-    bod_enabled: bool = _field(False, _FLAG, "The same as --policy bod.")
-    bod_mode: str = _field(
-        "chain", _one_of("chain", "tree"), "What bod bets on; a chain's bet counts its root."
-    )
-    bod_min_bet: int = _field(0, _whole(0, 1024), "Smallest bet of bod; 0: the mode's own.")
-    bod_max_bet: int = _field(0, _whole(0, 1024), "Largest bet of bod; 0: the mode's own.")
+    bod_min_bet: int = _field(0, _whole(0, 1024), "Smallest bet of bod; 0: the default of its mode.")
+    bod_max_bet: int = _field(0, _whole(0, 1024), "Largest bet of bod; 0: the default of its mode.")
     bod_default_scale_cost: float = _field(
         8.0, _number(0.0, 1e6), "Milliseconds per guess that bod assumes before it has measured."
     )
     bod_default_fixed_cost: float = _field(
         47.0, _number(0.0, 1e6), "Milliseconds per step that bod assumes before it has measured."
     )
-    gate: str = _field("none", _one_of("none", "ema", "entropy"), "A gate in front of the policy.")
     ema_margin: float = _field(
         1.0,
         _number(0.0, 100.0),
         "Speed against plain decoding below which the ema gate counts a step as lost.",
     )
-    ema_patience: int = _field(3, _whole(1, 1000), "Lost steps in a row that close the ema gate.")
+    ema_patience: int = _field(
+        3, _whole(1, 1000), "Number of consecutive lost steps that close the ema gate."
+    )
     entropy_unsure: float = _field(
-        0.45, _number(0.0, 1.0), "Confidence of the target that closes the entropy gate at once."
+        0.45, _number(0.0, 1.0), "Confidence of the target below which the entropy gate closes at once."
     )
     entropy_sagging: float = _field(
         0.90, _number(0.0, 1.0), "Average confidence below which the entropy gate counts a step."
     )
-    entropy_patience: int = _field(2, _whole(1, 1000), "Counted steps in a row that close the entropy gate.")
-    lookup_min: int = _field(2, _whole(1, 64), "Fewest tokens that must match for lookup to guess.")
-    lookup_max: int = _field(16, _whole(1, 64), "Most tokens that lookup tries to match.")
+    entropy_patience: int = _field(
+        2, _whole(1, 1000), "Number of consecutive counted steps that close the entropy gate."
+    )
+    lookup_min: int = _field(2, _whole(1, 64), "Smallest number of matching tokens for which lookup guesses.")
+    lookup_max: int = _field(16, _whole(1, 64), "Largest number of tokens that lookup tries to match.")
 
     @property
     def parts(self) -> PolicyParts:
-        """The policy that results, `bod_enabled`, `bod_mode` and `gate` applied."""
-        gates, kind, argument = split_policy(self.policy)
-        if self.gate != "none":
-            gates = (self.gate, *gates)
-        if self.bod_enabled:
-            kind = "bod"
-        if kind == "bod" and not argument and self.bod_mode == "tree":
-            argument = "tree"
-        return PolicyParts(gates, kind, argument)
-
-    @property
-    def policy_name(self) -> str:
-        """The same as a name that wager.policy.names knows."""
-        return join_policy(self.parts)
+        return split_policy(self.policy)
 
     def __post_init__(self) -> None:
         _check_fields(self)
-        gates, kind, argument = split_policy(self.policy)
-        if self.bod_enabled and kind not in ("auto", "bod"):
-            raise ConfigError("policy", self.policy, "bod, since bod_enabled is set")
-        if self.bod_mode == "tree" and kind == "bod" and argument == "chain":
-            raise ConfigError("bod_mode", self.bod_mode, f"chain, as policy {self.policy} says")
-        if gates and self.gate != "none":
-            raise ConfigError("gate", self.gate, f"none, since policy {self.policy} has a gate of its own")
         if self.bod_max_bet and self.bod_min_bet > self.bod_max_bet:
             raise ConfigError("bod_min_bet", self.bod_min_bet, f"at most bod_max_bet ({self.bod_max_bet})")
         if self.lookup_min > self.lookup_max:
@@ -370,14 +365,17 @@ class EngineConfig:
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
-    threads: int = _field(0, _whole(0, 4096), "CPU threads; 0: chosen for this machine.")
+    threads: int = _field(0, _whole(0, 4096), "Number of CPU threads; 0: chosen for this machine.")
 
     def __post_init__(self) -> None:
         _check_fields(self)
 
 
 def with_values(config: C, **values: object) -> C:
-    """A copy with these fields changed, named without their section. Raises ConfigError on an unknown one."""
+    """Returns a copy with these fields changed; fields are named without their section.
+
+    Raises ConfigError on an unknown name.
+    """
     by_section: dict[str, dict[str, object]] = {}
     known = {setting.name: setting for setting in settings_of(type(config))}
     for name, value in values.items():
@@ -391,6 +389,11 @@ def with_values(config: C, **values: object) -> C:
 
 
 def unknown_key(name: str, known: list[str], where: str = "setting") -> ConfigError:
-    """The refusal of a name nobody knows, with the nearest that somebody does."""
+    """Returns the error for an unknown name, with the replacement of a removed field or the most similar
+    name.
+    """
+    replacement = REMOVED_FIELDS.get(name.rpartition(".")[2].removeprefix("WAGER_").lower())
+    if replacement:
+        return ConfigError(where, name, f"a known name; this one was replaced by {replacement}")
     near = get_close_matches(name, known, n=1)
-    return ConfigError(where, name, f"a known one; did you mean {near[0]}?" if near else "a known one")
+    return ConfigError(where, name, f"a known name; did you mean {near[0]}?" if near else "a known name")

@@ -1,16 +1,16 @@
-"""Everything Wager raises on purpose. Each message is one line, fit to be shown to a user as it is.
+"""Every error that Wager raises on purpose. Each message is one line that can be shown to a user.
 
     WagerError
     ├── ConfigError       a setting has a value that is not allowed: names field, value and what is allowed
     ├── InputError        data or a path given by the user cannot be used: names the field
     │   └── TraceError    a recorded trace is missing, damaged or of another version
-    ├── ModelError        a model cannot be loaded or run as asked
+    ├── ModelError        a model cannot be loaded or run as requested
     │   └── WeightsError  a tensor is missing, left over or of the wrong shape: names the tensor
-    ├── DrafterError      a drafter failed; its row goes on with a zero bet
+    ├── DrafterError      a drafter failed; its row continues without guesses
     ├── CapacityError     the request can never fit into this machine's memory or limits
-    │   └── OutOfPages    no room for it now: the scheduler waits or preempts, callers never see it
-    ├── PageError         the page accounts contradict themselves: a fault in Wager, not in its input
-    └── RequestError      a request asks for something malformed or refused: names the field
+    │   └── OutOfPages    too few free pages now: the scheduler waits or preempts, callers never see it
+    ├── PageError         the reference counts of pages are inconsistent: a fault in Wager, not in its input
+    └── RequestError      a request has a malformed or refused field: names the field
 
 This module does not know how errors are shown: the command line prints them, the server answers with them.
 """
@@ -31,12 +31,12 @@ __all__ = [
 
 
 def one_line(text: object) -> str:
-    """Fold any text into a single line."""
+    """Joins the lines of a text to a single line."""
     return " ".join(str(text).split())
 
 
 class WagerError(Exception):
-    """The root of the tree: catch this to catch all that Wager raises on purpose."""
+    """Base class of every error that Wager raises on purpose."""
 
     def __init__(self, message: object = "") -> None:
         super().__init__(one_line(message))
@@ -56,7 +56,7 @@ class ConfigError(WagerError):
 
 
 class _FieldError(WagerError):
-    """An error that may name the one field, path or tensor at fault; it shows as `field: message`."""
+    """An error that may name the field, path or tensor at fault; it is shown as `field: message`."""
 
     def __init__(self, message: object, field: str | None = None) -> None:
         super().__init__(message if field is None else f"{field}: {message}")
@@ -76,7 +76,7 @@ class TraceError(InputError):
 
 
 class ModelError(WagerError):
-    """A model that cannot be loaded or run as asked."""
+    """A model that cannot be loaded or run as requested."""
 
 
 class WeightsError(ModelError):
@@ -92,7 +92,7 @@ class WeightsError(ModelError):
 
 
 class DrafterError(WagerError):
-    """A drafter that failed; its row goes on with a zero bet, and the failure is counted."""
+    """A drafter that failed; its row continues without guesses, and the failure is counted."""
 
 
 class CapacityError(WagerError):
@@ -100,7 +100,7 @@ class CapacityError(WagerError):
 
 
 class OutOfPages(CapacityError):
-    """Too few pages at this moment, counting those that could be evicted; says how many were asked for."""
+    """Too few pages are free at this moment, including those that could be evicted."""
 
     def __init__(self, num_wanted: int, num_available: int) -> None:
         super().__init__(f"{num_wanted} pages wanted, {num_available} available")
@@ -112,8 +112,8 @@ class OutOfPages(CapacityError):
 
 
 class PageError(WagerError):
-    """A page used against its count: released twice, retained while free, or stored under two names."""
+    """A page was used against its reference count: released twice, retained while free, or stored twice."""
 
 
 class RequestError(_FieldError):
-    """A request that asks for something malformed or refused."""
+    """A request with a malformed or refused field."""

@@ -1,7 +1,8 @@
-"""The offline face: `LLM(model).generate(prompts, SamplingParams(...))`.
+"""The offline interface: `LLM(model).generate(prompts, SamplingParams(...))`.
 
-Prompts are text (taken raw), token ids, or chat messages (the model's template applies). `generate` answers a
-whole batch; `stream` yields events as tokens come. One LLM owns one engine and runs it in the calling thread.
+A prompt is text (used as it is), a list of token ids, or a list of chat messages (rendered with the chat
+template of the model). `generate` answers a whole batch; `stream` yields events as tokens are generated. An
+LLM owns one engine and runs it in the calling thread.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from wager.cards import ModelCard, card_for, decide_budget
 from wager.config import EngineConfig, with_values
+from wager.engine.assemble import build_engine
 from wager.engine.engine import Engine, Event
 from wager.engine.engine import Sequence as Running
 from wager.errors import RequestError, WagerError
@@ -30,7 +32,7 @@ Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Stats:
-    """What speculation did for one request."""
+    """Statistics of speculation for one request."""
 
     steps: int
     tokens_per_step: float
@@ -38,14 +40,14 @@ class Stats:
     drafted: int
     acceptance: float
     histogram: list[int]
-    """How many drafted steps accepted 0, 1, 2, ... guesses."""
+    """Entry i is the number of drafted steps that accepted i guesses."""
     speedup: float | None
-    """Plain decoding's time over the time really spent, by the ledger."""
+    """Time of plain decoding, as estimated by the ledger, divided by the time spent."""
     ledger_ms: float
-    """Time saved against plain decoding."""
+    """Time saved compared with plain decoding."""
     time_s: float
     reused: int
-    """Prompt tokens taken from shared pages."""
+    """Number of prompt tokens whose keys and values came from shared pages."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,12 @@ class Output:
     stats: Stats
     stop: str | int | None = None
     logprobs: list[object] | None = None
-    """One entry per token; None for tokens that were forced."""
+    """One entry per token; the entry of a forced token is None."""
     error: str | None = None
     close: CloseReport | None = None
-    """What became of its thinking, where the request limits or counts it."""
+    """How the thinking of the request ended, if the request limits or counts it."""
     repeat_stopped: bool = False
-    """Whether it was ended because its answer did nothing but repeat itself."""
+    """Whether the answer was ended because it only repeated itself."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class StreamEvent:
     finish_reason: str | None = None
     output: Output | None = field(default=None, repr=False)
     details: tuple[TokenDetail, ...] = ()
-    """One per token, where the request asked for them."""
+    """One entry per token if the request asked for token details, else empty."""
 
 
 class LLM:
@@ -100,23 +102,24 @@ class LLM:
         seed: int = 0,
         **settings: object,
     ) -> None:
-        """Load; without a model, the demo pair.
+        """Loads the model; without a model and a config it loads the demo pair.
 
-        `drafter`: "auto", None, "lookup" or a folder; `settings`: fields of the config by name.
+        `drafter` is "auto", None, "lookup", a folder or a published name. `settings` are fields of the config
+        by name.
         """
         if model is None and config is None:
-            log.warning("no model was named: %s answers, the toy pair that ships with Wager", DEMO)
+            log.warning("no model was named: using %s, the small pair that ships with Wager", DEMO)
         given = {"model": model, "policy": policy, "dtype": dtype, "device": device, **settings}
         if drafter != "auto":
             given["drafter"] = drafter or "none"
         config = with_values(config or EngineConfig(), **{k: v for k, v in given.items() if v is not None})
-        self.engine: Engine = Engine.from_config(config, seed)
+        self.engine: Engine = build_engine(config, seed)
         self.config = config
         self.chat_template = ChatTemplate.from_folder(self.engine.parts.folder)
         self._requests = 0
         self._open: set[object] = set()
         self._unread: list[Event] = []
-        """Events of other streams than the one that ran the step."""
+        """Events of streams other than the one that ran the step."""
 
     @property
     def notes(self) -> dict[str, object]:
@@ -124,14 +127,14 @@ class LLM:
         return self.engine.parts.notes
 
     def settle(self, tell: Callable[[str], None] = log.info) -> None:
-        """Wait for what is still prepared in the background, native passes above all.
+        """Waits for work that is still prepared in the background, mainly compiled passes.
 
-        For whoever is about to measure; nobody else needs to. `tell` hears what is waited for.
+        Only measurements need this. `tell` receives a message about what it waits for.
         """
         self.engine.settle(tell)
 
     def set_policy(self, name: str) -> None:
-        """Change the policy, also while streaming."""
+        """Changes the policy; this is allowed while streams are open."""
         self.engine.set_policy(name)
 
     def generate(
@@ -139,7 +142,9 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> list[Output]:
-        """Answer every prompt; outputs in the order of the prompts. A failed request has `error` set."""
+        """Answers every prompt and returns the outputs in the order of the prompts. A failed request has
+        `error` set.
+        """
         found = [event.output for event in self.stream(prompts, params) if event.output is not None]
         return sorted(found, key=lambda output: output.index)
 
@@ -148,7 +153,9 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> Iterator[StreamEvent]:
-        """Events of all prompts as they come. Closing the iterator aborts what still runs."""
+        """Yields the events of all prompts as they occur. Closing the iterator aborts the requests that still
+        run.
+        """
         batch = _as_batch(prompts)
         each = _as_params(params, len(batch))
         encoded = [self.encode(prompt) for prompt in batch]
@@ -167,7 +174,7 @@ class LLM:
                 self.engine.abort(known)
             self._unread = [event for event in self._unread if event.request_id in self._open]
             if not self.engine.scheduler.has_work:
-                self._read_step()  # nothing runs: only takes away the last words of what was aborted
+                self._read_step()  # removes the final events of the aborted requests
 
     def record_trace(
         self,
@@ -176,10 +183,10 @@ class LLM:
         path: str | Path,
         kind: str = "text",
     ) -> None:
-        """Write what the drafter offers at every position of these outputs, for `wager simulate`.
+        """Writes a trace of what the drafter offers at every position of these outputs, for `wager simulate`.
 
-        Decodes plainly; policy and experience stay as they are. Raises ConfigError where the drafter has no
-        probabilities of its own.
+        Decoding is plain; the policy and its experience do not change. Raises ConfigError if the drafter
+        gives no probabilities.
         """
         batch = _as_batch(prompts)
         encoded = [self.encode(prompt) for prompt in batch]
@@ -187,12 +194,12 @@ class LLM:
         self.engine.record_trace(list(zip(encoded, each, strict=True)), Path(path), kind)
 
     def card(self, terminator: str | None = None) -> ModelCard:
-        """What the model's card says; `terminator` is what closes its thinking instead of the card's."""
+        """Returns the model card; `terminator` replaces the text that closes thinking."""
         model_type = read_json(self.engine.parts.folder / "config.json").get("model_type", "")
         return card_for(self.config.model.model, model_type, {"thinking": terminator})
 
     def thinking_marks(self, card: ModelCard | None = None) -> ThinkingMarks | None:
-        """The marks around this model's thinking; None where it does not think."""
+        """Returns the marks around the thinking of this model, or None if it does not think."""
         tokenizer, found = self.engine.parts.tokenizer, (card or self.card()).thinking
         if tokenizer is None or found.value is None:
             return None
@@ -206,9 +213,11 @@ class LLM:
         effort: str | None = None,
         card: ModelCard | None = None,
     ) -> SamplingParams:
-        """The params with this prompt's thinking limited to a budget or an effort, and its marks shown.
+        """Returns params that limit the thinking after this prompt to a budget or an effort, and that show
+        its marks.
 
-        Never more than the card leaves beside the answer. Raises RequestError where the model does not think.
+        The budget never exceeds what the model card leaves beside the answer. Raises RequestError if the
+        model does not think.
         """
         card = card or self.card()
         marks, tokenizer = self.thinking_marks(card), self.engine.parts.tokenizer
@@ -220,7 +229,9 @@ class LLM:
         return replace(params, thinking=limit, shown_ids=tuple(shown))
 
     def encode(self, prompt: Prompt, template_kwargs: Mapping[str, Any] | None = None) -> list[int]:
-        """Token ids of a prompt of any kind; `template_kwargs` are for a chat's template."""
+        """Returns the token ids of a prompt of any kind; `template_kwargs` are variables for the chat
+        template.
+        """
         if not isinstance(prompt, str) and all(type(part) is int for part in prompt):
             return [int(part) for part in prompt]  # type: ignore[arg-type]
         tokenizer = self.engine.parts.tokenizer
@@ -251,7 +262,7 @@ class LLM:
                 yield _stream_event(ids[event.request_id], event)
 
     def _read_step(self) -> None:
-        """Run a step; its events wait for the streams they belong to."""
+        """Runs a step and stores its events for the streams they belong to."""
         events = self.engine.step()
         if self._open and not events and not self.engine.scheduler.has_work and not self._unread:
             raise WagerError("the engine has stopped with requests still open")
@@ -306,7 +317,7 @@ def _output(index: int, sequence: Running, event: Event) -> Output:
 
 
 def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt or many: text is one; a list of ids or of messages is one; a list of those is many."""
+    """Returns a list of prompts. Text, a list of ids and a list of messages are one prompt each."""
     if isinstance(prompts, str):
         return [prompts]
     parts = list(prompts)

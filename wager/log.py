@@ -1,8 +1,8 @@
-"""Logging for the command line: one line per record, on stderr, under the logger `wager`.
+"""Logging of the command line: one line per record, on stderr, under the logger `wager`.
 
-The level comes from the caller's flag, else from the variable WAGER_LOG, else it is `warning`. Numbers do not
-belong here: they go to the step report and to metrics. A program that embeds Wager sets up its own logging
-and never calls this; only `wager.cli` does.
+The level comes from the caller's flag, else from the variable WAGER_LOG, else it is `warning`. Measured
+numbers are not logged: they go to the step report and to the metrics. A program that embeds Wager sets up its
+own logging and never calls this module; only `wager.cli` does.
 """
 
 import logging
@@ -16,7 +16,7 @@ VARIABLE = "WAGER_LOG"
 
 
 class _OneLine(logging.Formatter):
-    """Folds a record, its exception's message included, into one line."""
+    """Formats a record, including the message of its exception, as one line."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = (
@@ -29,7 +29,9 @@ class _OneLine(logging.Formatter):
 
 
 def chosen_level(flag: str | None = None) -> str:
-    """The level's name: the flag's, else the variable's, else `warning`; ConfigError on an unknown one."""
+    """Returns the name of the level from the flag, the variable or the default. Raises ConfigError on an
+    unknown one.
+    """
     field, value = ("--log", flag) if flag else (VARIABLE, os.environ.get(VARIABLE) or "warning")
     level = value.lower()
     if level not in LEVELS:
@@ -38,7 +40,9 @@ def chosen_level(flag: str | None = None) -> str:
 
 
 def configure(flag: str | None = None, stream: TextIO | None = None) -> str:
-    """Send the records of `wager` to stderr (or `stream`) and return the level; a later call replaces it."""
+    """Sends the records of `wager` to stderr or `stream` and returns the level; a later call replaces the
+    handler.
+    """
     level = chosen_level(flag)
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_OneLine())

@@ -1,9 +1,9 @@
-"""Which drafter belongs to which target: the pair that ships, a table of published names, and the search.
+"""The drafter of each target: the pair that ships, a table of published names, and the search in it.
 
-A published name fits by the longest table name inside it, so a folder, a fine-tune or a quantised copy finds
-the pair of the model it was made from; a name that ships fits as it is spelt. It knows names only: whether
-two folders really fit is read from their configs (`wager doctor`). Asked by `wager models`, the engine's
-assembly and doctor.
+A model name matches the table entry with the longest name contained in it. So a folder, a fine-tune or a
+quantised copy finds the pair of the model it was made from. Names of shipped models must match exactly. This
+module compares names only; `wager doctor` reads the configs to check whether two folders fit. `wager models`,
+`wager doctor` and the engine's assembly use it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ __all__ = [
 ]
 
 BUILT_IN = ("none", "lookup")
-"""Drafters without weights; `none` is the only name that asks for plain decoding."""
+"""Drafters without weights; `none` selects plain decoding."""
 
 DEMO = "demo"
-"""The name of the pair that ships; what is run where no model is named."""
+"""Name of the pair that ships; it is the default model."""
 
 DEMO_FOLDER = Path(__file__).parent / "models" / DEMO
-"""Where it lies, inside the package: its target, drafter and chain."""
+"""Folder of the demo pair inside the package, with its target, drafter and chain drafter."""
 
 
 class Pair(NamedTuple):
@@ -42,7 +42,7 @@ class Pair(NamedTuple):
     target: str
     drafter: str
     model_type: str = ""
-    """The target's, as its config.json spells it; empty where this version cannot run it."""
+    """The target's model type as in its config.json; empty if this version cannot run the target."""
     note: str = ""
 
     @property
@@ -52,19 +52,19 @@ class Pair(NamedTuple):
 
     @property
     def short_name(self) -> str:
-        """The target without its owner and without endings that drafter names leave out."""
+        """The target's name without its owner and without suffixes that drafter names omit."""
         return self.target.partition("/")[2].removesuffix("-Instruct")
 
 
 class Match(NamedTuple):
-    """A pair found by name; `exact` is false where only a part of the name fits."""
+    """A pair found by name; `exact` is false if only a part of the name matches."""
 
     pair: Pair
     exact: bool
 
 
 _NO_THINKING = "trained without thinking"
-# Names as the authors of DFlash publish them.
+# The names under which the authors of DFlash publish their drafters.
 PAIRS: tuple[Pair, ...] = (
     Pair("Qwen/Qwen3-4B", "z-lab/Qwen3-4B-DFlash-b16", "qwen3", _NO_THINKING),
     Pair("Qwen/Qwen3-8B", "z-lab/Qwen3-8B-DFlash-b16", "qwen3", _NO_THINKING),
@@ -91,13 +91,14 @@ SHIPPED: tuple[Pair, ...] = (
     Pair(DEMO, f"{DEMO}/drafter", "qwen3", "ships with Wager"),
     Pair(DEMO, f"{DEMO}/chain", "qwen3", "ships with Wager; guesses a chain"),
 )
-"""The demo pair; the first of its drafters is the one that "auto" takes."""
+"""The demo pair with each of its drafters; "auto" takes the first."""
 
 
 def shipped_folder(name: str) -> Path | None:
-    """Where a model that ships should lie: `demo`, `demo/drafter`, `demo/chain`; None for every other name.
+    """Returns the folder of `demo`, `demo/drafter` or `demo/chain`, and None for every other name.
 
-    These names come before folders: `./demo` is a folder of that name. Whether it is there is not looked at.
+    These names take precedence over folders of the same name; write `./demo` for such a folder. The function
+    does not check whether the folder exists.
     """
     if name == DEMO:
         return DEMO_FOLDER / "target"
@@ -106,30 +107,32 @@ def shipped_folder(name: str) -> Path | None:
 
 
 def find_pair(name: str, pairs: Iterable[Pair] = PAIRS) -> Match | None:
-    """The pair whose target's name is the longest inside `name`, in any case of letters; None where none is.
+    """Returns the pair whose target name is the longest one contained in `name`, ignoring case, or None.
 
-    A drafter's own name finds its pair too, but never passes for a target. Names that ship must fit exactly.
+    The name of a drafter finds its pair too, but is never taken for a target. Names of shipped models must
+    match exactly.
     """
     shipped = next((pair for pair in SHIPPED if name in (pair.target, pair.drafter)), None)
     if shipped is not None:
         return Match(shipped, True)
-    wanted = _plain(name)
+    wanted = _normalized(name)
     best: tuple[int, Match] | None = None
     for pair in pairs:
-        if wanted in (_plain(pair.drafter), _last(_plain(pair.drafter))):
+        if wanted in (_normalized(pair.drafter), _last_part(_normalized(pair.drafter))):
             return Match(pair, True)
         for known in (pair.target.partition("/")[2], pair.short_name):
-            if _inside(_plain(known), wanted) and "dflash" not in wanted:
-                exact = wanted in (_plain(pair.target), _last(_plain(pair.target)))
+            if _contains_words(wanted, _normalized(known)) and "dflash" not in wanted:
+                exact = wanted in (_normalized(pair.target), _last_part(_normalized(pair.target)))
                 if best is None or len(known) > best[0]:
                     best = (len(known), Match(pair, exact))
     return None if best is None else best[1]
 
 
 def drafter_beside(target: str | Path) -> Path | None:
-    """A drafter's folder that lies with its target's.
+    """Returns the folder of a drafter that is stored next to its target, or None.
 
-    That is `drafter` inside it, `drafter` beside a folder called `target`, or the published name beside it.
+    It looks for `drafter` inside the target's folder, for `drafter` next to a folder named `target`, and for
+    the published name next to the target's folder.
     """
     folder = Path(target)
     places = [folder / "drafter", *([folder.with_name("drafter")] if folder.name == "target" else [])]
@@ -137,22 +140,26 @@ def drafter_beside(target: str | Path) -> Path | None:
         if (place / "config.json").is_file():
             return place
     match = find_pair(folder.name)
-    names = {f"{folder.name}-DFlash".lower()} | ({_last(_plain(match.pair.drafter))} if match else set())
+    names = {f"{folder.name}-DFlash".lower()} | (
+        {_last_part(_normalized(match.pair.drafter))} if match else set()
+    )
     if not folder.is_dir():
         return None
     found = [one for one in folder.resolve().parent.iterdir() if one.name.lower() in names]
     return next((one for one in sorted(found) if (one / "config.json").is_file()), None)
 
 
-def _plain(name: str) -> str:
-    """Lower case, and the spelling of a download cache turned back into a name."""
+def _normalized(name: str) -> str:
+    """Returns the name in lower case, with the folder name of a download cache converted back to a model
+    name.
+    """
     return name.strip().rstrip("/").replace("models--", "").replace("--", "/").lower()
 
 
-def _last(name: str) -> str:
+def _last_part(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def _inside(known: str, name: str) -> bool:
-    """Whether `known` stands in `name` as whole words: a name of 4B is not inside one of 4Bit or 14B."""
+def _contains_words(name: str, known: str) -> bool:
+    """Whether `name` contains `known` as whole words: 14B and 4Bit do not contain 4B."""
     return re.search(rf"(?<![a-z0-9.]){re.escape(known)}(?![a-z0-9.])", name) is not None

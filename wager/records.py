@@ -1,7 +1,7 @@
-"""The small frozen records that rooms hand to one another.
+"""The small frozen records that rooms exchange.
 
-Standard library only, so that every room may import it. Records carry values and read-outs of those values;
-they decide nothing. Who makes a record and who reads it is said in its own docstring.
+It imports only the standard library, so every room may import it. A record holds values and properties
+derived from them, and makes no decisions. The docstring of a record says who creates it and who reads it.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _SEED_BITS = 64
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the target said about one row's tree: made by accept, read by commit, emit and learn."""
+    """The target's judgement of one row's tree; accept creates it, and commit, emit and learn read it."""
 
     accepted: tuple[int, ...]
-    """The guessed tokens that stand, in order."""
+    """The accepted guesses, in order."""
     path: tuple[int, ...]
-    """Their node indices in the tree."""
+    """Node indices of the accepted guesses in the tree."""
     target_token: int
-    """The bonus: the target's own token after the last accepted guess."""
+    """The bonus token: the target's own choice after the last accepted guess."""
     num_drafted: int
-    """Nodes that were verified."""
+    """Number of nodes that were verified."""
     first_rejection: int | None = None
-    """0-based depth of the first refused guess; None where the path ended at a leaf: nothing was refused."""
+    """0-based depth of the first rejected guess, or None if the accepted path ends at a leaf."""
 
     @property
     def num_accepted(self) -> int:
@@ -53,7 +53,7 @@ class Verdict:
 
     @property
     def emitted(self) -> tuple[int, ...]:
-        """Accepted guesses and the bonus."""
+        """The accepted guesses and the bonus token."""
         return (*self.accepted, self.target_token)
 
 
@@ -61,62 +61,63 @@ class CloseKind(StrEnum):
     """How a thinking span ended."""
 
     NATURAL = "natural"
-    """The model wrote the close itself."""
+    """The model wrote the closing mark itself."""
     HARD = "hard"
-    """Its budget was spent."""
+    """The thinking budget was spent."""
     SOFT = "soft"
-    """The close was likely enough beside what the model chose."""
+    """The closing mark was probable enough compared with the chosen token."""
     NONE = "none"
-    """It did not: nothing was thought, or the text ended first."""
+    """The span was not closed: the model did not think, or the text ended first."""
 
 
 class CloseReport(NamedTuple):
-    """What became of a request's thinking: made by the sequence, read by callers."""
+    """How the thinking of a request ended; the sequence creates it for callers."""
 
     kind: CloseKind
-    """Of the span closed last."""
+    """How the last span was closed."""
     thinking_tokens: int
-    """Tokens of thinking text, without open and close marks."""
+    """Number of thinking tokens, without the opening and closing marks."""
     content_tokens: int
-    """Tokens of the answer; the token that ended it is not part of it."""
+    """Number of answer tokens, without the token that ended the answer."""
 
 
 class TokenDetail(NamedTuple):
-    """Where one emitted token came from: made by the engine for requests that ask, read by callers."""
+    """The origin of one emitted token; the engine creates it for requests that set `token_details`."""
 
     origin: str
-    """target, guess or forced."""
+    """`target`, `guess` or `forced`."""
     bet: int
-    """Nodes its row verified in that step."""
+    """Number of nodes that the row verified in this step."""
     depth: int
-    """How deep in the tree it stood; 0 for the target's own and for forced tokens."""
+    """Depth of the token in the tree; 0 for the target's own tokens and for forced tokens."""
     confidence: float | None
-    """The drafter's probability of a guess; None where there was none."""
+    """The drafter's probability of the guess; None if the token was not guessed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThinkingLimit:
-    """How one request's thinking is told from its answer, and when it is closed: made by callers.
+    """The marks around one request's thinking, and the conditions under which it is closed; callers create
+    it.
 
-    Raises RequestError. A request without one is never closed from outside.
+    Raises RequestError. The thinking of a request without a ThinkingLimit is never closed by the engine.
     """
 
     budget: int | None
-    """Tokens of thinking text allowed, marks not counted; None: as many as it takes."""
+    """Largest number of thinking tokens, marks not counted; None: unlimited."""
     open_ids: tuple[int, ...]
-    """The tokens that open a span; empty: the text has none of its own to open one."""
+    """The tokens that open a thinking span; empty if no mark opens one."""
     close_ids: tuple[int, ...]
-    """The tokens that close it, all of which are forced."""
+    """The tokens that are forced to close the span."""
     starts_open: bool = False
-    """The prompt already ends inside the span."""
+    """Whether the prompt ends inside a thinking span."""
     natural_ids: tuple[int, ...] = ()
-    """The tokens by which the model itself closes, where what is forced says more; empty: close_ids."""
+    """The tokens with which the model itself closes the span; empty: the same as `close_ids`."""
     soft_ratio: float | None = None
-    """Close once P(close) is at least this times P(of the token chosen); None: never."""
+    """The span is closed when P(close) is at least this ratio times P(chosen token); None: never."""
     soft_after: int = 0
-    """Thinking tokens before which there is no soft close."""
+    """Number of thinking tokens before the first possible soft close."""
     stop_repeats: bool = True
-    """After a close, end an answer that does nothing but repeat itself."""
+    """Whether an answer that only repeats itself after a close is ended."""
 
     def __post_init__(self) -> None:
         if self.budget is not None:
@@ -139,16 +140,16 @@ class ThinkingLimit:
 
     @property
     def mark_ids(self) -> tuple[int, ...]:
-        """Every token of every mark."""
+        """The tokens of all marks."""
         return (*self.open_ids, *self.close_ids, *self.natural_ids)
 
 
 @dataclass(frozen=True, slots=True)
 class GrammarSpec:
-    """A grammar that the text must follow, not yet compiled: made by callers. Raises RequestError."""
+    """A grammar that the text must follow, before compilation; callers create it. Raises RequestError."""
 
     kind: str
-    """json_schema, regex or lark."""
+    """`json_schema`, `regex` or `lark`."""
     text: str
 
     def __post_init__(self) -> None:
@@ -158,59 +159,77 @@ class GrammarSpec:
             raise RequestError("the grammar has no text", "grammar")
 
 
-def _said(help: str, *, flag: bool) -> dict[str, object]:
-    """What flags and schemas are generated from; `flag`: whether it can be said in a word."""
+def _metadata(help: str, *, flag: bool) -> dict[str, object]:
+    """Returns the field metadata for flags and schemas; `flag` says whether a command-line flag can set the
+    field.
+    """
     return {"help": help, "flag": flag}
 
 
 def _param(default: Any, help: str) -> Any:
-    """A field with its help, and a flag."""
-    return field(default=default, metadata=_said(help, flag=True))
+    """Returns a field that has a help text and a command-line flag."""
+    return field(default=default, metadata=_metadata(help, flag=True))
 
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How one request's tokens are chosen and when it ends: made by callers, read by engine and sampler.
+    """How the tokens of one request are chosen and when it ends; callers create it, engine and sampler read
+    it.
 
-    Raises RequestError naming the field. Lists become tuples, one stop string a tuple of one, and whole
-    numbers floats where floats are meant, so that readers need no checks of their own.
+    Raises RequestError that names the field. Values are normalized: a list becomes a tuple, a single stop
+    string becomes a tuple, and a whole number becomes a float where a float is expected.
     """
 
-    max_tokens: int = _param(256, "Most tokens to write.")
-    temperature: float = _param(0.0, "How freely tokens are drawn; 0: greedy.")
-    top_k: int = _param(0, "Only the k likeliest tokens; 0: off.")
-    top_p: float = _param(1.0, "Only the likeliest tokens that together reach this probability; 1: off.")
-    min_p: float = _param(0.0, "Only tokens at least this likely against the likeliest; 0: off.")
+    max_tokens: int = _param(256, "Largest number of tokens to generate.")
+    temperature: float = _param(0.0, "Sampling temperature; 0: greedy.")
+    top_k: int = _param(0, "Sample from the k most likely tokens only; 0: off.")
+    top_p: float = _param(
+        1.0, "Sample from the most likely tokens that together reach this probability; 1: off."
+    )
+    min_p: float = _param(
+        0.0, "Sample from tokens with at least this fraction of the highest probability; 0: off."
+    )
     seed: int | None = _param(
-        None, "The same seed gives the same text; None: the engine takes one for each request."
+        None, "The same seed gives the same text; None: the engine chooses a seed for each request."
     )
-    stop: tuple[str, ...] = _param((), "Texts that end the output and are not part of it.")
+    stop: tuple[str, ...] = _param((), "Texts that end the output; they are not part of it.")
     stop_token_ids: tuple[int, ...] = _param((), "Token ids that end the output.")
-    min_tokens: int = _param(0, "No end before this many tokens.")
-    ignore_eos: bool = _param(False, "Go on behind the model's own end.")
+    min_tokens: int = _param(0, "Smallest number of tokens before the output may end.")
+    ignore_eos: bool = _param(False, "Continue after the end-of-sequence token of the model.")
     logprobs: int | None = _param(
-        None, "Log-probabilities of each token and of this many likeliest ones; None: none at all."
+        None, "Log-probabilities of each token and of this many most likely tokens; None: none."
     )
-    repetition_penalty: float = _param(1.0, "Above 1: tokens seen before are less likely; 1: off.")
-    presence_penalty: float = _param(0.0, "Taken off the score of every token already written.")
-    frequency_penalty: float = _param(0.0, "The same, for each time it was written.")
-    logit_bias: Mapping[int, float] | None = _param(None, "Added to the scores of these tokens.")
-    priority: int = _param(0, "Under the order `priority`: larger goes first.")
+    repetition_penalty: float = _param(
+        1.0, "Values above 1 make tokens that occurred before less likely; 1: off."
+    )
+    presence_penalty: float = _param(
+        0.0, "Subtracted from the score of every token that was already generated."
+    )
+    frequency_penalty: float = _param(
+        0.0, "Subtracted from the score of a token once per time it was generated."
+    )
+    logit_bias: Mapping[int, float] | None = _param(
+        None, "Numbers that are added to the scores of these tokens."
+    )
+    priority: int = _param(0, "Requests with a larger value start first if the order is `priority`.")
     speculation: str | None = _param(
-        None, "How this request is guessed: auto (as the policy says), off, or fixed:K, a chain of K."
+        None, "Speculation for this request: auto (the policy decides), off, or fixed:K (a chain of K)."
     )
     token_details: bool = field(
         default=False,
-        metadata=_said("Say of every token where it came from and how sure its guess was.", flag=False),
+        metadata=_metadata("Report the origin of every token and the confidence of its guess.", flag=False),
     )
     thinking: ThinkingLimit | None = field(
-        default=None, metadata=_said("How its thinking is told from its answer and limited.", flag=False)
+        default=None, metadata=_metadata("The marks around thinking, and its limit.", flag=False)
     )
     shown_ids: tuple[int, ...] = field(
-        default=(), metadata=_said("Special tokens that the text shows; the others are left out.", flag=False)
+        default=(),
+        metadata=_metadata(
+            "Special tokens that the text contains; other special tokens are omitted.", flag=False
+        ),
     )
     grammar: GrammarSpec | None = field(
-        default=None, metadata=_said("A grammar that the text must follow.", flag=False)
+        default=None, metadata=_metadata("A grammar that the text must follow.", flag=False)
     )
 
     def __post_init__(self) -> None:
@@ -265,7 +284,7 @@ def _whole(name: str, value: object, low: int, high: float = math.inf) -> None:
 
 
 def _number(name: str, value: object, low: float, high: float) -> float:
-    # A comparison with NaN is false, so NaN is refused here too.
+    # A comparison with NaN is false, so NaN is refused as well.
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise RequestError(f"{value!r} is not a number from {low:g} to {high:g}", name)
     return float(value)
@@ -282,7 +301,7 @@ def _instance(name: str, value: object, kind: type[object]) -> None:
 
 
 def _speculation(value: object) -> str | None:
-    """None for the engine's own policy, else the word itself."""
+    """Returns None for the engine's own policy, else the checked value."""
     if value is None or value == "auto":
         return None
     if isinstance(value, str):

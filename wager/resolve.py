@@ -1,8 +1,7 @@
-"""Where values come from: defaults, a profile, a file, the environment, flags, in rising precedence.
+"""Resolves settings from their sources: defaults, a profile, a file, the environment and flags.
 
-`resolve` answers with the configuration and, for every field, its source. A contradiction inside one source
-is refused; between two, the higher one wins: `--bod-enabled` puts a file's `policy = "fixed:3"` aside. It
-knows no flag parser and reads no environment of its own; command line and server hand theirs in.
+A later source overrides the earlier ones. `resolve` returns the configuration and the source of every field.
+This module neither parses flags nor reads the process environment: callers pass both in.
 """
 
 from __future__ import annotations
@@ -15,18 +14,15 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from wager.config import (
     EngineConfig,
-    PolicyParts,
     Setting,
-    join_policy,
     settings_of,
-    split_policy,
     unknown_key,
     with_values,
 )
 from wager.errors import ConfigError, InputError
 from wager.server_config import ServeConfig
 
-__all__ = ["PROFILES", "Effective", "Resolved", "resolve", "stated"]
+__all__ = ["PROFILES", "Effective", "Resolved", "resolve"]
 
 C = TypeVar("C")
 
@@ -58,15 +54,15 @@ PROFILES: dict[str, dict[str, object]] = {
         "memory_threshold": 0.95,
     },
 }
-# Variables that begin like a setting's and are none: the log level, and where settings are read from.
+# Variables with the prefix of settings that are not settings.
 OTHER_VARIABLES = frozenset({"WAGER_LOG", "WAGER_CONFIG", "WAGER_PROFILE"})
-# What any verb knows: a file made for the server is no mistake where its own part does nothing.
-_ANYWHERE = {setting.key: setting for setting in settings_of(ServeConfig)}
-_BOD_FIELDS = ("bod_mode", "bod_min_bet", "bod_max_bet", "bod_default_scale_cost", "bod_default_fixed_cost")
+# Every command accepts these settings, so that one file can serve all commands.
+_ALL_SETTINGS = {setting.key: setting for setting in settings_of(ServeConfig)}
+_BOD_FIELDS = ("bod_min_bet", "bod_max_bet", "bod_default_scale_cost", "bod_default_fixed_cost")
 
 
 class Effective(NamedTuple):
-    """One value as it holds, and its source."""
+    """An effective value and its source."""
 
     setting: Setting
     value: object
@@ -75,19 +71,19 @@ class Effective(NamedTuple):
 
 @dataclass(frozen=True)
 class Resolved(Generic[C]):
-    """A configuration, and for each `section.field` where its value came from."""
+    """A configuration, with the source of each value by `section.field`."""
 
     config: C
     sources: Mapping[str, str]
 
     def choose(self, name: str, value: object, reason: str) -> Resolved[C]:
-        """A copy in which an "auto" has been decided; `reason` becomes its source."""
+        """Returns a copy with a decided value for an "auto"; `reason` becomes its source."""
         config = with_values(self.config, **{name: value})
         key = next(one.key for one in settings_of(type(self.config)) if one.name == name)
         return Resolved(config, {**self.sources, key: reason})
 
     def rows(self) -> Iterator[Effective]:
-        """Every field with its value and source, in order."""
+        """Yields every field with its value and source, in order."""
         for setting in settings_of(type(self.config)):
             holder = getattr(self.config, setting.section) if setting.section else self.config
             yield Effective(setting, getattr(holder, setting.name), self.sources[setting.key])
@@ -97,7 +93,7 @@ class Resolved(Generic[C]):
 
 
 class _Layer(NamedTuple):
-    """One source: field names and values, and for each field the words that name it."""
+    """The values of one source by field name, and for each field a label that names the source."""
 
     values: dict[str, object]
     labels: dict[str, str]
@@ -110,11 +106,11 @@ def resolve(
     profile: str | None = None,
     root: type[Any] = EngineConfig,
 ) -> Resolved[Any]:
-    """The configuration out of all sources. A flag given as None is not given; texts are read as their type.
+    """Returns the configuration from all sources. Flags with the value None are ignored; texts are converted.
 
-    The file and the profile are the arguments' own, else those of WAGER_CONFIG and WAGER_PROFILE, else, for
-    the profile, the file's. Raises ConfigError (a value, a contradiction, an unknown name) or InputError (the
-    file).
+    The file is the argument, else WAGER_CONFIG. The profile is the argument, else WAGER_PROFILE, else the one
+    that the file names. Raises ConfigError for a wrong value, a contradiction or an unknown name, and
+    InputError for the file.
     """
     env = env or {}
     known = {setting.name: setting for setting in settings_of(root)}
@@ -125,20 +121,12 @@ def resolve(
     values: dict[str, object] = {}
     sources = {setting.key: "default" for setting in known.values()}
     for layer in layers:
-        _refuse_contradiction(layer)
-        for name, value in {**_set_aside(layer.values, values), **layer.values}.items():
+        for name, value in layer.values.items():
             values[name] = value
-            sources[known[name].key] = _label(layer, name)
+            sources[known[name].key] = layer.labels[name]
     config = with_values(root(), **values)
-    _refuse_idle(config, layers[-1])
+    _refuse_ineffective_flags(config, layers[-1])
     return Resolved(config, sources)
-
-
-def stated(config: C) -> Resolved[C]:
-    """A configuration made by hand: what differs from the default was given."""
-    resolved = Resolved(config, {setting.key: "default" for setting in settings_of(type(config))})
-    given = {row.setting.key: "given" for row in resolved.rows() if row.value != row.setting.default}
-    return Resolved(config, {**resolved.sources, **given})
 
 
 def _profile_layer(name: object) -> _Layer:
@@ -154,7 +142,7 @@ def _file_layer(path: str | Path | None, known: Mapping[str, Setting]) -> _Layer
     if not path:
         return _Layer({}, {})
     found: dict[str, object] = {}
-    places = {**_ANYWHERE, **{one.key: one for one in known.values()}}
+    places = {**_ALL_SETTINGS, **{one.key: one for one in known.values()}}
     for key, value in _flat(_read_toml(Path(path)), {one.section for one in places.values()}):
         if key == "profile":
             found[key] = value
@@ -186,7 +174,7 @@ def _flat(table: Mapping[str, Any], sections: set[str]) -> Iterator[tuple[str, o
 
 def _env_layer(env: Mapping[str, str], known: Mapping[str, Setting]) -> _Layer:
     by_variable = {setting.variable: setting for setting in known.values()}
-    anywhere = {setting.variable for setting in _ANYWHERE.values()}
+    anywhere = {setting.variable for setting in _ALL_SETTINGS.values()}
     layer = _Layer({}, {})
     for variable in sorted(env):
         if not variable.startswith("WAGER_") or variable in OTHER_VARIABLES:
@@ -215,61 +203,15 @@ def _add(layer: _Layer, setting: Setting, value: object, label: str) -> None:
     layer.labels[setting.name] = label
 
 
-def _label(layer: _Layer, name: str) -> str:
-    """A field that was set aside rather than set has its source from the layer's policy fields."""
-    if name in layer.labels:
-        return layer.labels[name]
-    cause = next(one for one in ("policy", "bod_enabled", "gate", "bod_mode") if one in layer.labels)
-    return layer.labels[cause]
-
-
-def _refuse_contradiction(layer: _Layer) -> None:
-    """Two values of one source that cannot both be meant; what the dataclass refuses itself is left to it."""
-    values = layer.values
-    if "policy" not in values:
-        return
-    policy = str(values["policy"])
-    gates, kind, argument = split_policy(policy)
-    enabled, mode = values.get("bod_enabled"), values.get("bod_mode")
-    if enabled is not None and enabled != (kind == "bod"):
-        says = "true" if kind == "bod" else "false"
-        raise ConfigError("bod_enabled", enabled, f"{says}, since policy is {policy}")
-    if kind == "bod" and argument and mode is not None and mode != argument:
-        raise ConfigError("bod_mode", mode, f"{argument}, since policy is {policy}")
-    if gates and "gate" in values:
-        raise ConfigError("gate", values["gate"], f"not given, since policy {policy} has a gate of its own")
-
-
-def _set_aside(new: Mapping[str, object], below: Mapping[str, object]) -> dict[str, object]:
-    """What a layer's policy fields change among the others' values below, which would contradict them."""
-    changed: dict[str, object] = {}
-    if "policy" in new:
-        gates, kind, argument = split_policy(str(new["policy"]))
-        changed["bod_enabled"] = kind == "bod"
-        if gates:
-            changed["gate"] = "none"
-        if kind == "bod" and argument:
-            changed["bod_mode"] = argument
-    else:
-        gates, kind, argument = split_policy(str(below.get("policy", "auto")))
-        enabled = new.get("bod_enabled")
-        if enabled is not None and enabled != (kind == "bod"):
-            kind, argument = ("auto", "") if enabled or kind == "bod" else (kind, argument)
-        elif kind == "bod" and "bod_mode" in new:
-            argument = ""
-        changed["policy"] = join_policy(PolicyParts(() if "gate" in new else gates, kind, argument))
-    return {name: value for name, value in changed.items() if name in below and below[name] != value}
-
-
-def _refuse_idle(config: object, flags: _Layer) -> None:
-    """A flag that would do nothing is a mistake; in a file it may wait for its day."""
+def _refuse_ineffective_flags(config: object, flags: _Layer) -> None:
+    """Refuses flags without effect under this policy. A file or the environment may have such values."""
     policy = getattr(config, "policy", None)
     if policy is None:
         return
     gates, kind, _ = policy.parts
     for name in flags.values:
         if name in _BOD_FIELDS and kind != "bod":
-            raise ConfigError(name, flags.values[name], "not given unless the policy is bod (--bod-enabled)")
+            raise ConfigError(name, flags.values[name], "not given unless the policy is bod (--policy bod)")
         gate = name.partition("_")[0]
         if gate in ("ema", "entropy") and gate not in gates:
-            raise ConfigError(name, flags.values[name], f"not given without that gate (--gate {gate})")
+            raise ConfigError(name, flags.values[name], f"not given without that gate (--policy {gate}+NAME)")

@@ -1,4 +1,4 @@
-"""`wager bench` from the outside, on a tiny pair: tables, files, a run shown again; mistakes are one line."""
+"""`wager bench` on a tiny pair: tables, files, showing a stored run, and one-line errors."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.fixture
 def quick(pair: World, tmp_path: Path) -> list[str]:
-    """A command line that runs in a moment: two short prompts of two kinds."""
+    """A command line with two short prompts of two kinds, which runs quickly."""
     rows = [{"category": kind, "id": kind, "prompt": f"{kind} one two one two"} for kind in ("code", "prose")]
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -60,7 +60,7 @@ def test_end_to_end(quick: list[str], tmp_path: Path, capsys: Capture) -> None:
     assert files["png"].read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_run_is_shown_again(tmp_path: Path, capsys: Capture) -> None:
+def test_a_stored_run_is_shown(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "run.json"
     write_report(report(), path)
     assert exit_status(["bench", "--from", str(path), "--html", str(tmp_path / "again.html")]) == 0
@@ -68,7 +68,7 @@ def test_a_run_is_shown_again(tmp_path: Path, capsys: Capture) -> None:
     assert (tmp_path / "again.html").exists()
 
 
-def test_an_interrupt_writes_what_is_finished(
+def test_an_interrupt_writes_the_finished_prompts(
     quick: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from wager.bench import runs
@@ -90,7 +90,7 @@ def test_an_interrupt_writes_what_is_finished(
     assert not data["finished"] and {run[1] for run in data["runs"]} == {0}
 
 
-def test_a_wrong_text_is_an_error_after_all_was_shown(
+def test_a_wrong_text_is_an_error_after_the_report(
     quick: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "out.json"
@@ -98,9 +98,9 @@ def test_a_wrong_text_is_an_error_after_all_was_shown(
     found.differences = [Difference("auto", 0, 3, 1, 2, 0.5, False)]
     monkeypatch.setattr(bench, "_run", lambda task: report(found))
     assert exit_status([*quick, "--json", str(path)]) == 2
-    assert "1 texts of auto are not plain decoding's" in capsys.readouterr().err and path.exists()
+    assert "1 texts of auto differ from plain decoding" in capsys.readouterr().err and path.exists()
     found.differences = [Difference("transformers", 0, 3, 1, 2, 0.5, False)]
-    assert exit_status(quick) == 0, "what others write is theirs"
+    assert exit_status(quick) == 0, "different texts of other decoders are no error"
     found.differences = [Difference("auto", 0, 3, 1, 2, 1e-6, True)]
     assert exit_status(quick) == 0
 
@@ -134,7 +134,7 @@ def test_the_policies_of_a_sweep() -> None:
         ("--model no/such/folder/here", "no such model folder"),
     ],
 )
-def test_every_mistake_is_one_line(
+def test_every_wrong_flag_is_a_one_line_error(
     flags: str, said: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -143,11 +143,11 @@ def test_every_mistake_is_one_line(
     assert len(errors) == 1 and said in errors[0]
 
 
-def test_the_verb_is_known() -> None:
+def test_the_verb_is_registered() -> None:
     assert main.VERBS["bench"].address == "wager.cli.bench:bench"
 
 
-def test_a_profile_says_where_the_time_goes(quick: list[str], tmp_path: Path, capsys: Capture) -> None:
+def test_a_profile_shows_the_time_of_each_stage(quick: list[str], tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "out.json"
     assert exit_status([*quick, "--policy", "fixed:2", "--profile", "--json", str(path)]) == 0
     shown = capsys.readouterr().out

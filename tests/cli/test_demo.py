@@ -1,4 +1,4 @@
-"""`wager demo`: what is run and in which order, what is made of it, and every ending; one run is real."""
+"""`wager demo`: the order of runs, the figures, the screens and the exit statuses; one test loads a model."""
 
 import io
 import json
@@ -24,12 +24,12 @@ from wager.cli.demo_runs import (
     figures_by_kind,
     fitting_tokens,
     order_of,
-    plain_scatter,
+    plain_noise,
     read_prompts,
     rounds_within,
 )
-from wager.cli.demo_screen import LineScreen, RaceScreen, verdict
-from wager.cli.demo_table import show_end
+from wager.cli.demo_screen import LineScreen, SideBySideScreen, verdict
+from wager.cli.demo_table import show_summary
 from wager.config import EngineConfig
 from wager.llm import Output, Stats, StreamEvent
 from wager.pairs import DEMO_FOLDER
@@ -41,7 +41,7 @@ KINDS = ["code", "math", "prose", "chat", "dialog"]
 
 
 def run_of(policy: str, steps: Sequence[tuple[float, tuple[int, ...], int]], error: str | None = None) -> Run:
-    """A run out of (seconds, tokens, bet) steps; the last token of each is the target's own."""
+    """Makes a run of (seconds, tokens, bet) steps; the last token of each step is the bonus token."""
     frames = []
     token_ids = [token for _, tokens, _ in steps for token in tokens]
     stats = Stats(len(steps), len(token_ids) / len(steps), 0, 0, 0.0, [], 1.5, 20.0, steps[-1][0], 0)
@@ -65,7 +65,7 @@ def trial_of(kind: str = "code", wager_steps: Sequence[Any] = WAGER_STEPS, **val
     return Trial(DemoPrompt(kind, "four", None), [3], tuple(runs), **values)
 
 
-# -- what is run
+# -- the runs
 
 
 def test_the_order_is_mirrored_and_alternates() -> None:
@@ -75,7 +75,7 @@ def test_the_order_is_mirrored_and_alternates() -> None:
     assert first_round != second_round, "a kind's second prompt has the other order"
 
 
-def test_answers_are_as_long_as_the_time_allows() -> None:
+def test_the_length_of_answers_fits_the_time_limit() -> None:
     assert fitting_tokens(0.001, 5) == MAX_TOKENS
     assert fitting_tokens(100.0, 5) == LEAST_TOKENS
     length = fitting_tokens(0.1, 5, limit_s=80.0)
@@ -83,7 +83,9 @@ def test_answers_are_as_long_as_the_time_allows() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "count"), [(1.0, 6), (20.0, 3), (25.0, 3), (14.0, 4), (1000.0, 3)])
-def test_the_first_round_is_whole_and_the_second_as_far_as_it_fits(seconds: float, count: int) -> None:
+def test_the_first_round_is_complete_and_the_second_stops_at_the_time_limit(
+    seconds: float, count: int
+) -> None:
     prompts = [[DemoPrompt(kind, "", None) for kind in "abc"]] * 2
     clock = SimpleNamespace(now=0.0)
     found = []
@@ -93,16 +95,16 @@ def test_the_first_round_is_whole_and_the_second_as_far_as_it_fits(seconds: floa
     assert found == list(enumerate("abcabc"))[:count]
 
 
-def test_prompts_are_of_five_kinds_and_not_cut_inside_a_token() -> None:
+def test_prompts_are_of_five_kinds_and_do_not_end_inside_a_token() -> None:
     rounds = read_prompts()
     assert [[prompt.kind for prompt in prompts] for prompts in rounds] == [KINDS, KINDS]
     for prompt in (prompt for prompts in rounds for prompt in prompts):
         assert "<|" in prompt.text or not prompt.text[-1].isspace()
-        assert "<|" not in prompt.shown and prompt.shown
+        assert "<|" not in prompt.display_text and prompt.display_text
         assert (prompt.question is not None) == (prompt.kind in ("math", "chat"))
 
 
-def test_questions_go_through_the_chat_template_and_mathematics_is_thought_over() -> None:
+def test_questions_use_the_chat_template_and_mathematics_enables_thinking() -> None:
     folder = DEMO_FOLDER / "target"
     tokenizer, template = Tokenizer.from_folder(folder), ChatTemplate.from_folder(folder)
     parts = SimpleNamespace(parts=SimpleNamespace(tokenizer=tokenizer))
@@ -112,7 +114,7 @@ def test_questions_go_through_the_chat_template_and_mathematics_is_thought_over(
         assert seen == prompt.text + ("<think>\n" if prompt.kind == "math" else "")
 
 
-# -- what is made of it
+# -- the figures
 
 
 def test_figures_are_of_whole_answers() -> None:
@@ -126,18 +128,18 @@ def test_figures_are_of_whole_answers() -> None:
     assert found.identical and found.ledger_ms == pytest.approx(40.0)
 
 
-def test_the_scatter_of_plain_runs() -> None:
+def test_the_noise_of_plain_runs() -> None:
     slower = run_of("ar", [(0.5, (0, 1, 2, 3), 0)])
     trial = trial_of()
     noisy = Trial(trial.prompt, [3], (trial.runs[0], slower))
-    assert plain_scatter([trial]) == 0.0
-    assert plain_scatter([noisy]) == pytest.approx(0.25)
+    assert plain_noise([trial]) == 0.0
+    assert plain_noise([noisy]) == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize(
     ("tokens", "place"), [((1, 2, 3), None), ((1, 2, 0), 3), ((0, 2, 3), 1), ((1, 2), 3), ((1, 2, 3, 0), 4)]
 )
-def test_where_texts_part(tokens: tuple[int, ...], place: int | None) -> None:
+def test_the_first_difference(tokens: tuple[int, ...], place: int | None) -> None:
     trial = trial_of(wager_steps=[(0.1, (0,), 0), (0.2, tokens, 4)])
     assert trial.first_difference == place
     assert figures_by_kind([trial])[0].identical == (place is None)
@@ -150,23 +152,23 @@ def printed(show: Callable[[Console], None], **options: Any) -> str:
     return file.getvalue()
 
 
-PARTED = [(0.1, (0,), 0), (0.2, (1, 2, 0), 4)]
+DIFFERENT = [(0.1, (0,), 0), (0.2, (1, 2, 0), 4)]
 
 
-def test_the_end_says_whether_texts_are_the_same() -> None:
-    assert "Every text is the same" in printed(lambda console: show_end([trial_of()], console))
-    for near, said in ((True, "at a near-tie: two scores 2e-05 apart"), (False, "THE TEXTS DIFFER")):
-        trial = trial_of("chat", PARTED, gap=2e-5, is_near_tie=near)
-        out = printed(lambda console, trial=trial: show_end([trial_of(), trial], console))
+def test_the_summary_says_whether_texts_are_the_same() -> None:
+    assert "Every text is the same" in printed(lambda console: show_summary([trial_of()], console))
+    for near, said in ((True, "near-tie: the two best scores are 2e-05 apart"), (False, "THE TEXTS DIFFER")):
+        trial = trial_of("chat", DIFFERENT, gap=2e-5, is_near_tie=near)
+        out = printed(lambda console, trial=trial: show_summary([trial_of(), trial], console))
         assert said in out and "Every text is the same" not in out
         assert [line.split()[-1] for line in out.splitlines() if line.split()[:1] == ["chat"]] == ["NO"]
 
 
-# -- what is seen
+# -- the screens
 
 
 class Clock:
-    """Time that passes only where somebody sleeps."""
+    """A clock that advances only in `sleep`."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -178,11 +180,11 @@ class Clock:
         self.now += seconds
 
 
-def raced(trial: Trial, brief: bool = False, **options: Any) -> tuple[str, Clock]:
+def side_by_side(trial: Trial, brief: bool = False, **options: Any) -> tuple[str, Clock]:
     clock = Clock()
 
     def show(console: Console) -> None:
-        screen = RaceScreen(console, word_tokenizer(), clock.sleep, clock)
+        screen = SideBySideScreen(console, word_tokenizer(), clock.sleep, clock)
         screen.begin(trial.prompt, ("ar", "auto"), brief)
         screen.running(1)
         screen.show(trial)
@@ -191,31 +193,31 @@ def raced(trial: Trial, brief: bool = False, **options: Any) -> tuple[str, Clock
     return printed(show, force_terminal=True, color_system="standard", height=30, **options), clock
 
 
-def test_the_race_takes_the_time_of_the_slower_and_shows_both() -> None:
-    out, clock = raced(trial_of())
+def test_the_replay_takes_the_time_of_the_slower_run_and_shows_both() -> None:
+    out, clock = side_by_side(trial_of())
     assert clock.now == pytest.approx(0.4, abs=0.06)
     last = Text.from_ansi(out[out.rindex("plain decoding") :]).plain
     assert last.count("one two three") == 2
     assert "4 tokens in 0.40 s, 10 tokens/s" in last and "4 tokens in 0.20 s, 20 tokens/s" in last
-    assert "the same 4 tokens all four times; Wager was 2.00x as fast" in last
+    assert "all four runs produced the same 4 tokens; Wager was 2.00x as fast" in last
     assert "timing Wager, run 2 of 2" in out
     assert "bet 4, 2.00 tokens per step" in out
 
 
-def test_guesses_that_stood_are_marked_on_the_right_only() -> None:
-    assert raced(trial_of())[0].count("\x1b[32m") > 0
-    assert "\x1b[32m" not in raced(trial_of(wager_steps=PLAIN_STEPS))[0]
-    without = raced(trial_of(), no_color=True)[0]
+def test_accepted_draft_tokens_are_marked_on_the_right_only() -> None:
+    assert side_by_side(trial_of())[0].count("\x1b[32m") > 0
+    assert "\x1b[32m" not in side_by_side(trial_of(wager_steps=PLAIN_STEPS))[0]
+    without = side_by_side(trial_of(), no_color=True)[0]
     assert "\x1b[32m" not in without and "\x1b[4m" in without
 
 
-def test_a_brief_one_is_a_line() -> None:
-    out, clock = raced(trial_of(), brief=True)
+def test_a_brief_trial_is_one_line() -> None:
+    out, clock = side_by_side(trial_of(), brief=True)
     assert clock.now == 0.0
-    assert "another of code: plain 10, Wager 20 tokens/s; the same 4 tokens" in out
+    assert "second code prompt: plain 10, Wager 20 tokens/s; all four runs produced the same 4 tokens" in out
 
 
-def test_elsewhere_lines_have_the_text_once() -> None:
+def test_without_a_terminal_the_text_is_printed_once() -> None:
     def show(console: Console) -> None:
         screen = LineScreen(console)
         screen.begin(trial_of().prompt, ("ar", "auto"), brief=False)
@@ -226,17 +228,17 @@ def test_elsewhere_lines_have_the_text_once() -> None:
     assert "plain  4 tokens in 0.40 s" in out and "Wager  4 tokens in 0.20 s" in out
 
 
-# -- the verb
+# -- the command
 
 
 class ScriptedLLM:
-    """Writes the same four words under every policy, guessed ones in one step; may fail at a request."""
+    """Streams the same four words under every policy; it can be interrupted or write a different text."""
 
-    def __init__(self, breaks_at: int | None = None, parts: bool = False) -> None:
-        self.breaks_at = breaks_at
-        self.parts = parts
+    def __init__(self, interrupt_at: int | None = None, differs: bool = False) -> None:
+        self.interrupt_at = interrupt_at
+        self.differs = differs
         self.policy = ""
-        self.asked: list[tuple[str, SamplingParams]] = []
+        self.requests: list[tuple[str, SamplingParams]] = []
         self.chat_template = None
         self.notes = {"policy": "auto"}
         self.engine = SimpleNamespace(parts=SimpleNamespace(tokenizer=word_tokenizer()))
@@ -248,10 +250,10 @@ class ScriptedLLM:
         self.policy = name
 
     def stream(self, _prompts: Any, params: SamplingParams) -> Iterator[StreamEvent]:
-        self.asked.append((self.policy, params))
-        if self.breaks_at == len(self.asked):
+        self.requests.append((self.policy, params))
+        if self.interrupt_at == len(self.requests):
             raise KeyboardInterrupt
-        steps = PLAIN_STEPS if self.policy == "ar" else PARTED if self.parts else WAGER_STEPS
+        steps = PLAIN_STEPS if self.policy == "ar" else DIFFERENT if self.differs else WAGER_STEPS
         yield from (frame.event for frame in run_of(self.policy, steps).frames)
 
 
@@ -270,7 +272,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ScriptedLLM]:
     return install
 
 
-def test_it_ends_with_the_table_and_where_to_go(
+def test_it_ends_with_the_table_and_the_next_commands(
     scripted: Callable[..., ScriptedLLM],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -281,10 +283,10 @@ def test_it_ends_with_the_table_and_where_to_go(
     out = capsys.readouterr().out
     rows = [line.split() for line in out.splitlines()]
     assert [row[0] for row in rows if row and row[-1] == "yes"] == KINDS
-    assert "10 prompts, each answered twice plainly and twice with Wager" in out
+    assert "10 prompts, each answered twice by plain decoding and twice with Wager" in out
     assert "wager generate -p" in out and "--drafter demo/chain" in out
     assert "\x1b" not in out
-    measured = llm.asked[3:]
+    measured = llm.requests[3:]
     assert [policy for policy, _ in measured[:8]] == ["ar", "auto", "auto", "ar", "auto", "ar", "ar", "auto"]
     assert {(params.max_tokens, params.temperature) for _, params in measured} == {(7, 0.5)}
     seeds = [params.seed for _, params in measured]
@@ -306,40 +308,43 @@ def test_json_has_figures_and_every_run(
     assert found["engine"] == {"policy": "auto"} and found["how"]["policy"] == "auto"
 
 
-def test_texts_that_part_are_judged(
+def test_different_texts_are_checked_for_a_near_tie(
     scripted: Callable[..., ScriptedLLM],
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    scripted(parts=True)
-    asked = []
+    scripted(differs=True)
+    positions = []
 
     def gap_at(_llm: Any, _ids: Any, _params: Any, position: int) -> float:
-        asked.append(position)
+        positions.append(position)
         return 1e-6
 
     monkeypatch.setattr(ties, "gap_at", gap_at)
     monkeypatch.setattr(ties, "near_tie", lambda _: 1e-4)
     assert main.exit_status(["demo"]) == 0
-    assert "near-tie: two scores 1e-06 apart" in capsys.readouterr().out
-    assert set(asked) == {3}
+    assert "near-tie: the two best scores are 1e-06 apart" in capsys.readouterr().out
+    assert set(positions) == {3}
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"]])
-@pytest.mark.parametrize("breaks_at", [1, 5, 9])
-def test_an_interrupt_leaves_what_there_is(
-    breaks_at: int, flags: list[str], scripted: Callable[..., ScriptedLLM], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("interrupt_at", [1, 5, 9])
+def test_an_interrupt_prints_the_finished_prompts(
+    interrupt_at: int,
+    flags: list[str],
+    scripted: Callable[..., ScriptedLLM],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    scripted(breaks_at=breaks_at)
+    scripted(interrupt_at=interrupt_at)
     assert main.exit_status(["demo", *flags]) == 130
     out, err = capsys.readouterr()
     assert err.splitlines()[-1] == "wager: interrupted"
-    done = max(0, breaks_at - 4) // 4
+    done = max(0, interrupt_at - 4) // 4
     if flags:
         assert len(json.loads(out)["trials"]) == done
     else:
         assert ("By kind of text" in out) == (done > 0)
-        assert "Where to go next" not in out
+        assert "Commands to try next" not in out
 
 
 @pytest.mark.parametrize(
@@ -361,10 +366,10 @@ def test_a_mistake_is_one_line_before_anything_is_loaded(
     assert not out and said in err and len(err.splitlines()) == 1
 
 
-def test_the_pair_that_ships_runs_it(
+def test_the_demo_pair_runs_end_to_end(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Short answers, and no time for a second round; speeds are not looked at."""
+    """Answers are short and there is no second round; speeds are not checked."""
     monkeypatch.setattr(demo, "LIMIT_S", 0.0)
     flags = ["--max-tokens", "6", "--json", "--threads", "1", "--policy", "fixed:3"]
     assert main.exit_status(["demo", *flags]) == 0

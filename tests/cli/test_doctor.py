@@ -9,8 +9,9 @@ import pytest
 
 from tests.architecture.layout import ROOT
 from tests.nn.tiny import drafter_config, save_drafter, save_target
-from wager.cli import doctor_checks, main
+from wager.cli import main
 from wager.cli.doctor_checks import PACKAGES, Finding
+from wager.draft import block_folder
 from wager.engine import calibrate, cost_file
 from wager.errors import ModelError
 from wager.nn import kernels
@@ -61,7 +62,7 @@ def examine(capsys: pytest.CaptureFixture[str]) -> Any:
     return run
 
 
-def test_without_a_model_it_looks_at_the_demo_pair(examine: Any) -> None:
+def test_without_a_model_it_checks_the_demo_pair(examine: Any) -> None:
     report = examine()
     assert report.status == 0
     assert report.settings["model.model"] == {"value": "demo", "source": "default"}
@@ -86,15 +87,15 @@ def test_the_demo_pairs_second_drafter_fits_too(examine: Any) -> None:
     assert "drafter model" in report.named("ok")
 
 
-def test_a_demo_pair_that_is_missing_is_a_failure(
+def test_a_missing_demo_pair_is_a_failure(
     examine: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("wager.pairs.DEMO_FOLDER", tmp_path)
     report = examine()
-    assert report.named("fail") == {"model"} and "ships with Wager" in report.checks["model"].detail
+    assert report.named("fail") == {"model"} and "is part of Wager" in report.checks["model"].detail
 
 
-def test_with_an_empty_model_it_looks_at_the_machine(examine: Any) -> None:
+def test_with_an_empty_model_it_checks_the_machine(examine: Any) -> None:
     report = examine("--model", "")
     assert report.status == 0
     assert {"python", "torch", "device", "policy", "model"} <= report.named("ok")
@@ -148,7 +149,7 @@ MISFITS = [
 
 
 @pytest.mark.parametrize(("changes", "name", "status"), MISFITS)
-def test_a_drafter_that_does_not_fit_is_told(
+def test_a_drafter_that_does_not_fit_is_reported(
     changes: dict[str, Any], name: str, status: str, pair: Path, tmp_path: Path, examine: Any
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps(drafter_config(**changes)), encoding="utf-8")
@@ -162,7 +163,7 @@ def test_doctor_and_the_loader_agree(changes: dict[str, Any], pair: Path) -> Non
     target = read_spec(read_json(pair / "config.json"))
     values = drafter_config(**changes)
     spec = read_drafter(values)
-    failed = any(one.status == "fail" for one in doctor_checks._block_fit(spec, values, target))
+    failed = any(one.status == "fail" for one in block_folder.check(values, target))
     try:
         check_pair(spec, target.hidden_size, target.num_layers, target.vocab_size)
     except ModelError:
@@ -176,13 +177,13 @@ def test_a_chain_drafter_is_compared_by_vocabulary(pair: Path, examine: Any) -> 
     assert {"drafter model", "vocabulary"} <= report.named("ok")
 
 
-def test_a_drafter_asked_for_and_absent_is_a_failure(pair: Path, examine: Any) -> None:
+def test_a_requested_drafter_that_is_missing_is_a_failure(pair: Path, examine: Any) -> None:
     report = examine(pair, "--drafter", "z-lab/Qwen3-8B-DFlash-b16")
     assert report.status == 2 and report.named("fail") == {"drafter"}
     assert examine(pair, "--drafter", "none").checks["drafter"].detail == "none"
 
 
-def test_a_published_model_that_is_not_here_is_a_warning(examine: Any) -> None:
+def test_a_published_model_that_is_not_downloaded_is_a_warning(examine: Any) -> None:
     report = examine("Qwen/Qwen3-8B")
     assert report.status == 1
     assert report.named("warn") == {"model", "drafter"}
@@ -202,7 +203,7 @@ def test_a_published_model_that_is_not_here_is_a_warning(examine: Any) -> None:
         ("tokenizer.json", b"{", "tokenizer"),
     ],
 )
-def test_a_broken_folder_is_told(
+def test_a_broken_folder_is_reported(
     file: str, content: bytes | None, failed: str, pair: Path, tmp_path: Path, examine: Any
 ) -> None:
     for name in ("config.json", "model.safetensors"):
@@ -215,7 +216,7 @@ def test_a_broken_folder_is_told(
     assert report.named("fail") == {failed}
 
 
-def test_a_bad_policy_and_an_absent_device_are_failures(examine: Any) -> None:
+def test_a_bad_policy_and_a_missing_device_are_failures(examine: Any) -> None:
     assert examine("--policy", "best").named("fail") == {"policy"}
     import torch
 
@@ -223,26 +224,26 @@ def test_a_bad_policy_and_an_absent_device_are_failures(examine: Any) -> None:
         assert examine("--device", "cuda").named("fail") == {"device"}
 
 
-def test_weights_that_the_device_has_no_passes_for_are_a_failure(
+def test_weights_that_the_device_cannot_run_are_a_failure(
     examine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on_a_processor = ("--model", "", "--device", "cpu", "--weights")
-    assert examine(*on_a_processor, "int8").checks["rounding"].detail == "int8"
-    report = examine(*on_a_processor, "int4")
+    on_cpu = ("--model", "", "--device", "cpu", "--weights")
+    assert examine(*on_cpu, "int8").checks["rounding"].detail == "int8"
+    report = examine(*on_cpu, "int4")
     assert report.status == 2 and report.checks["rounding"].detail.startswith("weights = 'int4': ")
     monkeypatch.setattr(kernels, "has_kernels", lambda device: True)
-    assert examine(*on_a_processor, "int4").checks["rounding"].detail == "int4 in groups of 64, head int8"
-    assert examine(*on_a_processor, "int4", "--kernels", "off").status == 2
+    assert examine(*on_cpu, "int4").checks["rounding"].detail == "int4 in groups of 64, head int8"
+    assert examine(*on_cpu, "int4", "--kernels", "off").status == 2
 
 
-def test_the_report_for_people(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_printed_report(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.exit_status(["doctor", str(pair), "--profile", "low-memory"]) == 1
     out = capsys.readouterr().out
     assert "WARN  tokenizer" in out
     assert any("cache.page_size" in line and "profile low-memory" in line for line in out.splitlines())
 
 
-def test_what_was_calibrated_is_shown_with_its_age(
+def test_stored_calibrations_are_shown_with_their_age(
     pair: Path, examine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cost_file, "folder", lambda: tmp_path / "costs")
@@ -258,7 +259,7 @@ def test_what_was_calibrated_is_shown_with_its_age(
     assert "learned" in examine(pair, "--no-calibrate").checks["calibration"].detail
 
 
-def test_how_passes_will_run_and_why_not_natively(
+def test_the_implementation_of_passes_is_shown_with_its_reason(
     pair: Path, examine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build, "compiler", lambda: ("c++",))
@@ -272,10 +273,10 @@ def test_how_passes_will_run_and_why_not_natively(
     assert detail == "plain torch" and "weights are few" in reason
     assert passes("--native", "off") == ("plain torch", "not asked for")
     assert "float64" in passes("--native", "on", "--dtype", "float64")[1]
-    assert passes("--native", "on")[0] == "plain torch until native ones are built"
+    assert passes("--native", "on")[0] == "plain torch until the native passes are built"
     with monkeypatch.context() as patch:
-        patch.setattr("wager.nn.native.switch.WAITING_BYTES", 1000)
-        assert passes("--native", "on")[0].endswith("and the model is started again")
+        patch.setattr("wager.nn.native.loader.MAX_WAITING_BYTES", 1000)
+        assert passes("--native", "on")[0].endswith("and the model is restarted")
     monkeypatch.setattr(build, "find", lambda: build.Built(tmp_path, "built before"))
     assert passes("--native", "on") == ("native", "built before")
     monkeypatch.setattr(build, "find", lambda: build.Built(None, "no C++ compiler was found"))

@@ -1,4 +1,4 @@
-"""How `wager generate` ends, in a process of its own: one line and status 2, an interrupt, a closed pipe."""
+"""Exit statuses of `wager generate` in a separate process: errors, an interrupt, and a closed pipe."""
 
 import os
 import shutil
@@ -50,8 +50,8 @@ def start(*args: str) -> subprocess.Popen[bytes]:
     )
 
 
-def complaint(*args: str) -> str:
-    """What a command line that must fail says: one line, and nothing else."""
+def error_of(*args: str) -> str:
+    """Returns the error of a command line that must fail: one line on stderr and nothing else."""
     process = start(*args)
     out, err = process.communicate(timeout=PATIENCE_S)
     text = err.decode()
@@ -68,7 +68,7 @@ def truncate(folder: Path) -> list[str]:
 
 
 def swap_tokenizer(folder: Path) -> list[str]:
-    """A model with fewer words than its tokenizer."""
+    """Writes a model with fewer tokens than its tokenizer."""
     shutil.rmtree(folder)
     save_target(folder, "qwen3", vocab_size=97)
     add_tokenizer(folder)
@@ -97,7 +97,7 @@ def spoil(folder: Path) -> list[str]:
     ],
 )
 def test_a_broken_model(copy: Path, damage: Callable[[Path], list[str]], said: str) -> None:
-    assert said in complaint(str(copy), *QUICK, *damage(copy), "-p", "hello")
+    assert said in error_of(str(copy), *QUICK, *damage(copy), "-p", "hello")
 
 
 @pytest.mark.parametrize(
@@ -114,16 +114,16 @@ def test_a_broken_model(copy: Path, damage: Callable[[Path], list[str]], said: s
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_mistake(target: Path, args: list[str], said: str) -> None:
-    assert said in complaint(str(target), *QUICK, *args)
+def test_a_wrong_flag(target: Path, args: list[str], said: str) -> None:
+    assert said in error_of(str(target), *QUICK, *args)
 
 
 @pytest.mark.parametrize("model", ["./no/such/model", "nobody/has-such-a-model"])
-def test_a_model_that_is_not_there(model: str) -> None:
-    assert model in complaint(model, *QUICK, "-p", "hello")
+def test_a_missing_model(model: str) -> None:
+    assert model in error_of(model, *QUICK, "-p", "hello")
 
 
-def test_an_interrupt_prints_what_there_is(target: Path) -> None:
+def test_an_interrupt_prints_the_text_so_far(target: Path) -> None:
     process = start(str(target), *QUICK, *FOREVER, "-p", "hello")
     assert process.stdout is not None
     assert len(process.stdout.read(8)) == 8
@@ -134,7 +134,7 @@ def test_an_interrupt_prints_what_there_is(target: Path) -> None:
     assert out.endswith(b"\n")
 
 
-def test_a_closed_pipe_is_quiet(target: Path) -> None:
+def test_a_closed_pipe_prints_no_error(target: Path) -> None:
     process = start(str(target), *QUICK, *FOREVER, "-p", "hello")
     assert process.stdout is not None and process.stderr is not None
     assert process.stdout.read(8)

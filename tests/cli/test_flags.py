@@ -10,12 +10,12 @@ from wager.cli import main
 from wager.cli.config_docs import config_page
 from wager.cli.flags import (
     config_flags,
-    flagged,
-    resolved,
+    given_values,
+    resolve_config,
     sampling_flags,
     sampling_params,
     source_flags,
-    taken,
+    with_flags,
 )
 from wager.config import EngineConfig, settings_of
 from wager.errors import ConfigError, RequestError
@@ -31,8 +31,8 @@ def test_every_field_is_a_flag_with_its_help(capsys: pytest.CaptureFixture[str])
         assert f"{setting.flag} " in shown
     for one in fields(SamplingParams):
         assert (f"--{one.name.replace('_', '-')} " in shown) == one.metadata["flag"]
-    six = "bod-enabled bod-mode bod-min-bet bod-max-bet bod-default-scale-cost bod-default-fixed-cost"
-    assert all(f"--{name} " in shown for name in six.split())
+    four = "bod-min-bet bod-max-bet bod-default-scale-cost bod-default-fixed-cost"
+    assert all(f"--{name} " in shown for name in four.split())
     assert "--prefix-reuse / --no-prefix-reuse" in shown
 
 
@@ -42,7 +42,7 @@ def test_no_two_flags_share_a_name() -> None:
 
 
 def test_a_verbs_own_parameters_come_first() -> None:
-    @flagged(source_flags())
+    @with_flags(source_flags())
     def verb(*, quiet: bool = False, **values: object) -> None: ...
 
     assert list(inspect.signature(verb).parameters) == ["quiet", "profile", "config"]
@@ -50,7 +50,7 @@ def test_a_verbs_own_parameters_come_first() -> None:
 
 def test_taken_leaves_out_what_was_not_given() -> None:
     values = {"stop": [], "top_k": None, "temperature": 0.0, "page_size": "3"}
-    assert taken(values, sampling_flags()) == {"temperature": 0.0}
+    assert given_values(values, sampling_flags()) == {"temperature": 0.0}
 
 
 def test_sampling_flags_make_sampling_params() -> None:
@@ -71,7 +71,7 @@ def test_the_environment_and_a_file_are_read(tmp_path: Path, monkeypatch: pytest
     file = tmp_path / "wager.toml"
     file.write_text("threads = 3\n", encoding="utf-8")
     monkeypatch.setenv("WAGER_PAGE_SIZE", "8")
-    found = resolved({"config": file, "profile": "latency", "max_rows": "2"}, EngineConfig, "here")
+    found = resolve_config({"config": file, "profile": "latency", "max_rows": "2"}, EngineConfig, "here")
     config = found.config
     assert (config.threads, config.cache.page_size, config.scheduler.max_rows) == (3, 8, 2)
     assert (config.policy.max_nodes, config.model.model) == (128, "here")
@@ -79,8 +79,8 @@ def test_the_environment_and_a_file_are_read(tmp_path: Path, monkeypatch: pytest
 
 def test_a_model_named_twice_is_refused() -> None:
     with pytest.raises(ConfigError, match="model"):
-        resolved({"model": "one"}, EngineConfig, "two")
-    assert resolved({"model": "one"}, EngineConfig, "one").config.model.model == "one"
+        resolve_config({"model": "one"}, EngineConfig, "two")
+    assert resolve_config({"model": "one"}, EngineConfig, "one").config.model.model == "one"
 
 
 def test_the_documentation_is_the_generated_page() -> None:

@@ -1,4 +1,4 @@
-"""`wager generate`: flags to request, streams to text, and every ending; the engine is real only once."""
+"""`wager generate`: flags, streaming, the terminal screen and exit statuses; one test loads a real model."""
 
 import io
 import json
@@ -45,13 +45,13 @@ def output(index: int, text: str, error: str | None = None) -> Output:
 
 
 class FakeLLM:
-    """Streams the events it was given; an exception among them is raised in its place."""
+    """Streams the given events; an exception among them is raised."""
 
     def __init__(self, events: list[StreamEvent | BaseException], template: object = None) -> None:
         self.events = events
         self.chat_template = template
         self.notes = {"policy": "auto"}
-        self.asked: list[tuple[Any, SamplingParams]] = []
+        self.requests: list[tuple[Any, SamplingParams]] = []
         self.recorded: tuple[Any, ...] | None = None
         self.closed = False
         ledger = SimpleNamespace(total=Account(1500.0, 0.0, 1000.0, 2500.0, 10))
@@ -61,7 +61,7 @@ class FakeLLM:
         )
 
     def stream(self, prompts: Any, params: SamplingParams) -> Iterator[StreamEvent]:
-        self.asked.append((prompts, params))
+        self.requests.append((prompts, params))
         try:
             for one in self.events:
                 if isinstance(one, BaseException):
@@ -103,19 +103,17 @@ def run(*args: str) -> int:
     return main.exit_status(["generate", "model", *args])
 
 
-def test_text_goes_to_stdout_as_it_comes(
-    fake: Callable[..., FakeLLM], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_text_is_written_to_stdout(fake: Callable[..., FakeLLM], capsys: pytest.CaptureFixture[str]) -> None:
     llm = fake()
-    assert run("-p", "hello", "--max-tokens", "7", "--stop", "x", "--page-size", "8", "--bod-enabled") == 0
+    assert run("-p", "hello", "--max-tokens", "7", "--stop", "x", "--page-size", "8", "--policy", "bod") == 0
     assert capsys.readouterr().out == "one two three\n"
-    assert llm.asked == [(["hello"], SamplingParams(max_tokens=7, stop=("x",)))]
+    assert llm.requests == [(["hello"], SamplingParams(max_tokens=7, stop=("x",)))]
     assert llm.config.cache.page_size == 8  # type: ignore[attr-defined]
-    assert llm.config.policy.policy_name == "bod"  # type: ignore[attr-defined]
+    assert llm.config.policy.policy == "bod"  # type: ignore[attr-defined]
     assert llm.config.model.model == "model"  # type: ignore[attr-defined]
 
 
-def test_a_line_without_end_gets_one(
+def test_a_missing_line_end_is_added(
     fake: Callable[..., FakeLLM], capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake([event(0, (3,), "t", finished=True, output=output(0, "four"))])
@@ -127,7 +125,7 @@ def test_the_chat_template_is_applied_unless_raw(fake: Callable[..., FakeLLM]) -
     llm = fake(template=object())
     run("-p", "hello")
     run("-p", "hello", "--raw")
-    assert [prompts for prompts, _ in llm.asked] == [[[{"role": "user", "content": "hello"}]], ["hello"]]
+    assert [prompts for prompts, _ in llm.requests] == [[[{"role": "user", "content": "hello"}]], ["hello"]]
 
 
 def test_prompts_come_from_files_and_stdin(
@@ -140,7 +138,7 @@ def test_prompts_come_from_files_and_stdin(
     for args in ([], ["--prompt-file", "-"]):
         monkeypatch.setattr("sys.stdin", io.StringIO("from stdin\n"))
         assert run(*args) == 0
-    assert [prompts for prompts, _ in llm.asked] == [["two\nlines\n"], ["from stdin"], ["from stdin"]]
+    assert [prompts for prompts, _ in llm.requests] == [["two\nlines\n"], ["from stdin"], ["from stdin"]]
 
 
 @pytest.mark.parametrize(
@@ -153,15 +151,16 @@ def test_prompts_come_from_files_and_stdin(
         (["-p", "a", "--temperature", "-1"], "", "temperature: -1.0"),
         (["-p", "a", "--page-size", "many"], "", "page_size = 'many'"),
         (["-p", "a", "--policy", "best"], "", "policy = 'best'"),
-        (["-p", "a", "--bod-enabled", "--policy", "fixed:3"], "", "bod_enabled = True"),
-        (["-p", "a", "--policy", "ema+auto", "--gate", "entropy"], "", "gate = 'entropy'"),
-        (["-p", "a", "--bod-enabled", "--bod-min-bet", "20"], "", "bod_min_bet = 20"),
+        (["-p", "a", "--bod-enabled"], "", "it was replaced by --policy bod"),
+        (["-p", "a", "--bod-mode", "tree"], "", "--policy bod:tree"),
+        (["-p", "a", "--gate", "entropy"], "", "--policy ema+NAME or --policy entropy+NAME"),
+        (["-p", "a", "--policy", "bod", "--bod-min-bet", "20"], "", "bod_min_bet = 20"),
         (["-p", "a", "--profile", "fast"], "", "profile = 'fast'"),
         (["-p", "a", "--model", "another"], "", "model = 'another'"),
         (["-p", "a", "--record-trace", "x.txt"], "", "record_trace: x.txt"),
     ],
 )
-def test_a_mistake_is_one_line_before_anything_is_loaded(
+def test_a_wrong_flag_is_a_one_line_error_before_anything_is_loaded(
     args: list[str],
     stdin: str,
     said: str,
@@ -175,24 +174,25 @@ def test_a_mistake_is_one_line_before_anything_is_loaded(
     assert not out and said in err and len(err.splitlines()) == 1
 
 
-def test_without_a_model_the_demo_pair_answers_and_that_is_said(
+def test_without_a_model_the_demo_pair_is_used_and_announced(
     fake: Callable[..., FakeLLM], capsys: pytest.CaptureFixture[str]
 ) -> None:
     llm = fake()
     assert main.exit_status(["generate", "-p", "hello"]) == 0
     out, err = capsys.readouterr()
     assert llm.config.model.model == "demo"  # type: ignore[attr-defined]
-    assert out == "one two three\n" and "no model was named: demo" in err and len(err.splitlines()) == 1
+    assert out == "one two three\n" and "no model was named: using demo" in err
+    assert len(err.splitlines()) == 1
     assert main.exit_status(["generate", "demo", "-p", "hello"]) == 0
     assert "no model was named" not in capsys.readouterr().err
 
 
-def test_an_empty_model_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_model_name_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.exit_status(["generate", "--model", "", "-p", "hello"]) == 2
     assert "model = ''" in capsys.readouterr().err
 
 
-def test_a_terminal_without_a_prompt_is_not_waited_for(
+def test_without_a_prompt_a_terminal_is_not_read(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stdin = io.StringIO("")
@@ -221,11 +221,11 @@ def test_several_prompts_are_answered_in_order(
     llm = fake([event(1, (1,), "t"), event(0, (0,), "t"), event(1, (3,), "g")])
     assert run("-p", "a", "-p", "b") == 0
     assert capsys.readouterr().out == "one \n\ntwo four\n"
-    assert llm.asked[0][0] == ["a", "b"]
+    assert llm.requests[0][0] == ["a", "b"]
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"], ["-p", "again"]])
-def test_an_interrupt_leaves_what_there_is(
+def test_an_interrupt_prints_the_text_so_far(
     flags: list[str], fake: Callable[..., FakeLLM], capsys: pytest.CaptureFixture[str]
 ) -> None:
     llm = fake([event(0, (0, 3), "tt"), KeyboardInterrupt()])
@@ -248,14 +248,14 @@ def test_a_failed_request_is_an_error(
     assert "four" in out and "the step failed" in err
 
 
-def test_a_trace_is_recorded_instead(
+def test_recording_a_trace_prints_no_text(
     fake: Callable[..., FakeLLM], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     llm = fake()
     path = tmp_path / "out.npz"
     assert run("-p", "hello", "--record-trace", str(path), "--trace-kind", "code") == 0
     assert llm.recorded == (["hello"], SamplingParams(), path, "code")
-    assert not llm.asked and str(path) in capsys.readouterr().out
+    assert not llm.requests and str(path) in capsys.readouterr().out
 
 
 # -- the terminal
@@ -265,7 +265,7 @@ def painter() -> OriginPainter:
     return OriginPainter(Detokenizer(word_tokenizer()))
 
 
-def test_each_character_has_its_tokens_colour() -> None:
+def test_each_character_has_the_colour_of_its_token() -> None:
     painted = painter().paint("one two four", (0, 1, 3), ("target", "guess", "forced"))
     assert painted.plain == "one two four"
     assert [(span.start, span.end, span.style) for span in painted.spans] == [
@@ -274,7 +274,7 @@ def test_each_character_has_its_tokens_colour() -> None:
     ]
 
 
-def test_text_that_lags_behind_keeps_its_colour() -> None:
+def test_text_that_arrives_later_keeps_its_colour() -> None:
     brush = painter()
     assert brush.paint("on", (0, 1), ("target", "guess")).plain == "on"
     late = brush.paint("e two four", (3,), ("target",))
@@ -282,7 +282,7 @@ def test_text_that_lags_behind_keeps_its_colour() -> None:
     assert [(span.start, span.end, span.style) for span in late.spans] == [(2, 6, "green")]
 
 
-def test_a_models_control_characters_do_not_reach_the_terminal() -> None:
+def test_control_characters_do_not_reach_the_terminal() -> None:
     assert "\x1b" not in painter().paint(WORDS[5], (5,), ("target",)).plain
 
 
@@ -309,7 +309,7 @@ def test_a_long_line_scrolls_by_rows() -> None:
     assert max(map(len, file.getvalue().splitlines())) <= 10
 
 
-def test_the_live_line_has_bet_tokens_per_step_and_ledger() -> None:
+def test_the_status_line_has_bet_tokens_per_step_and_ledger() -> None:
     live, _ = screen()
     live.show(event(0, (0, 1, 3), "ggt", 5))
     live.show(event(0, (0,), "t", 4))
@@ -318,7 +318,7 @@ def test_the_live_line_has_bet_tokens_per_step_and_ledger() -> None:
     assert describe_ledger(Account()) == "ledger +0.00 s"
 
 
-def test_on_a_terminal_guesses_are_coloured(
+def test_on_a_terminal_accepted_draft_tokens_are_coloured(
     fake: Callable[..., FakeLLM], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake()
@@ -335,7 +335,9 @@ def test_on_a_terminal_guesses_are_coloured(
 # -- the real engine
 
 
-def test_a_real_model_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_real_model_generates_the_same_text_under_two_policies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from tests.nn.tiny import save_target
 
     save_target(tmp_path, "llama", vocab_size=len(WORDS))

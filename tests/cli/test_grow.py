@@ -21,8 +21,8 @@ def test_a_pair_is_grown_with_the_drafter_beside_it(
     args = ["grow", str(out), "--model", str(pair.target), "--shape", "hidden=64,vocab=120", "--seed", "4"]
     assert main.exit_status(args) == 0
     shown = capsys.readouterr().out
-    assert "target: 3 layers x 48 -> 3 x 64" in shown and "words 97 -> 120" in shown
-    assert "A grown pair: say so wherever its figures appear." in shown
+    assert "target: 3 layers x 48 -> 3 x 64" in shown and "vocabulary 97 -> 120" in shown
+    assert "say that it was grown" in shown
     for folder in (out, out / "drafter"):
         found = grown_from(folder)
         assert found is not None and found["seed"] == 4
@@ -40,7 +40,7 @@ def test_without_a_drafter(pair: SmallPair, tmp_path: Path) -> None:
         (["--shape", "13b"], "shape = '13b'"),
         (["--shape", "hidden=16"], "hidden_size = 16: expected at least 48"),
         (["--dtype", "int8"], "dtype = 'int8'"),
-        (["--drafter", "lookup"], "name a DFlash folder, or none"),
+        (["--drafter", "lookup"], "no DFlash drafter beside"),
         (["--model", "./nowhere"], "no such model folder"),
     ],
 )

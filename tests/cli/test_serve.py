@@ -1,4 +1,4 @@
-"""`wager serve` in a process of its own: where it says to point a client, how it ends, what it refuses."""
+"""`wager serve` in its own process: the banner, the exit status and the error messages."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tests.server.harness import save_speaker
 from wager.cli import main
 from wager.config import settings_of
 from wager.resolve import resolve
-from wager.server.doors import is_loopback
+from wager.server.middleware import is_loopback
 from wager.server_config import ServeConfig, ServerConfig
 
 WAGER = [sys.executable, "-c", "from wager.cli.main import run; run()"]
@@ -42,7 +42,7 @@ def start(*args: str, **variables: str) -> subprocess.Popen[str]:
 
 
 def address(process: subprocess.Popen[str]) -> str:
-    """Where the banner says it listens."""
+    """The address in the banner."""
     assert process.stderr is not None
     for line in process.stderr:
         if found := re.search(r"OpenAI +(http://\S+)/v1", line):
@@ -50,7 +50,7 @@ def address(process: subprocess.Popen[str]) -> str:
     raise AssertionError("no banner")
 
 
-def complaint(*args: str, **variables: str) -> str:
+def error_line(*args: str, **variables: str) -> str:
     process = start(*args, **variables)
     _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 2, err
@@ -59,15 +59,15 @@ def complaint(*args: str, **variables: str) -> str:
     return lines[0]
 
 
-def test_it_serves_and_stops(target: Path) -> None:
+def test_the_server_answers_and_stops(target: Path) -> None:
     process = start(str(target), *QUICK)
     try:
         url = address(process)
         body = json.dumps({"prompt": "hello", "max_tokens": 4}).encode()
-        asked = urllib.request.Request(
+        request = urllib.request.Request(
             f"{url}/v1/completions", body, {"content-type": "application/json", "x-request-id": "one"}
         )
-        with urllib.request.urlopen(asked, timeout=PATIENCE_S) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             assert json.load(answer)["usage"]["completion_tokens"] <= 4
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=PATIENCE_S)
@@ -79,7 +79,7 @@ def test_it_serves_and_stops(target: Path) -> None:
     assert "Traceback" not in err
 
 
-def test_an_interrupt_stops_it_too(target: Path) -> None:
+def test_an_interrupt_stops_the_server(target: Path) -> None:
     process = start(str(target), *QUICK)
     try:
         address(process)
@@ -89,19 +89,19 @@ def test_an_interrupt_stops_it_too(target: Path) -> None:
         process.kill()
 
 
-def test_mistakes_are_one_line(target: Path, tmp_path: Path) -> None:
-    assert "no-such" in complaint("./no-such", *QUICK)
-    assert "policy" in complaint(str(target), *QUICK, "--policy", "best")
-    assert "max_queue" in complaint(str(target), *QUICK, "--max-queue", "many")
-    assert "api_key_file" in complaint(str(target), *QUICK, "--api-key-file", str(tmp_path / "none"))
-    assert "WAGER_PROT" in complaint(str(target), *QUICK, WAGER_PROT="1")
+def test_each_mistake_is_reported_in_one_line(target: Path, tmp_path: Path) -> None:
+    assert "no-such" in error_line("./no-such", *QUICK)
+    assert "policy" in error_line(str(target), *QUICK, "--policy", "best")
+    assert "max_queue" in error_line(str(target), *QUICK, "--max-queue", "many")
+    assert "api_key_file" in error_line(str(target), *QUICK, "--api-key-file", str(tmp_path / "none"))
+    assert "WAGER_PROT" in error_line(str(target), *QUICK, WAGER_PROT="1")
 
 
-def test_a_taken_port_is_said_at_once(target: Path) -> None:
+def test_a_port_in_use_is_reported_at_once(target: Path) -> None:
     process = start(str(target), *QUICK)
     try:
         port = address(process).rpartition(":")[2]
-        assert f":{port}" in complaint(str(target), *QUICK[:-2], "--port", port)
+        assert f":{port}" in error_line(str(target), *QUICK[:-2], "--port", port)
     finally:
         process.kill()
         process.communicate(timeout=PATIENCE_S)
@@ -114,7 +114,7 @@ def test_every_setting_is_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"{setting.flag} " in shown
 
 
-def test_file_environment_and_flags_rise_in_this_order(tmp_path: Path) -> None:
+def test_flags_override_the_environment_and_the_environment_overrides_the_file(tmp_path: Path) -> None:
     file = tmp_path / "wager.toml"
     file.write_text('[server]\nport = 1\nhost = "::1"\nmax_queue = 1\n[scheduler]\nmax_rows = 3\n')
     env = {"WAGER_PORT": "2", "WAGER_MAX_QUEUE": "2"}
@@ -126,14 +126,14 @@ def test_file_environment_and_flags_rise_in_this_order(tmp_path: Path) -> None:
     assert found.config.engine().scheduler.max_rows == 3
 
 
-def test_what_is_meant_for_the_server_does_not_trip_others(tmp_path: Path) -> None:
+def test_other_commands_accept_server_settings(tmp_path: Path) -> None:
     file = tmp_path / "wager.toml"
     file.write_text("[server]\nport = 1\n")
     assert resolve(file, {"WAGER_API_KEY": "a"}).config.scheduler.max_rows == 32
     assert "server.port" not in resolve(file).sources
 
 
-def test_the_servers_settings_are_the_engines_and_its_own() -> None:
+def test_the_settings_are_those_of_the_engine_and_of_the_server() -> None:
     from wager.config import EngineConfig
 
     names = [setting.key for setting in settings_of(ServeConfig)]
@@ -142,6 +142,6 @@ def test_the_servers_settings_are_the_engines_and_its_own() -> None:
     assert len(set(names)) == len({setting.name for setting in settings_of(ServeConfig)})
 
 
-def test_loopback() -> None:
+def test_loopback_addresses() -> None:
     assert all(map(is_loopback, ["127.0.0.1", "127.8.8.8", "::1", "localhost"]))
     assert not any(map(is_loopback, ["0.0.0.0", "::", "192.168.1.1", "example.org"]))

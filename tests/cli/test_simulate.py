@@ -1,4 +1,4 @@
-"""`wager simulate` from the outside: its table and files, and one line with status 2 for each mistake."""
+"""`wager simulate`: its table and files, and a one-line error with status 2 for each wrong flag."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from tests.trace.recorded import made_up
 from wager.cli.main import exit_status
-from wager.cli.simulate_table import display_temperature, geometric_mean
+from wager.cli.simulate_table import display_temperature
 from wager.trace import save_traces
 
 Capture = pytest.CaptureFixture[str]
@@ -16,7 +16,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with a trace, damaged ones, and cost files good and bad."""
+    """A folder with valid and damaged traces and cost files."""
     traces = [made_up(0), made_up(1, kind="prose"), made_up(2, temperature="t08")]
     save_traces(tmp_path / "good.npz", traces, {"noised": False})
     trace = made_up()
@@ -48,7 +48,7 @@ def test_a_run_prints_a_table_and_writes_its_files(folder: Path, capsys: Capture
     assert all(json.loads(line)["policy"] in ("auto", "fixed:5") for line in out[".jsonl"].open())
 
 
-def test_quiet_leaves_the_table_alone(folder: Path, capsys: Capture) -> None:
+def test_quiet_prints_only_the_table(folder: Path, capsys: Capture) -> None:
     assert exit_status(["simulate", "--traces", f"{folder}/good.npz", "--kind", "prose", "--quiet"]) == 0
     shown = capsys.readouterr()
     assert not shown.err
@@ -56,12 +56,12 @@ def test_quiet_leaves_the_table_alone(folder: Path, capsys: Capture) -> None:
     assert max(len(line) for line in shown.out.splitlines()) <= 110
 
 
-def test_the_shipped_trace_is_the_default_and_points_onwards(capsys: Capture) -> None:
+def test_the_included_trace_is_the_default_and_hints_follow(capsys: Capture) -> None:
     assert exit_status(["simulate", "--kind", "prose", "--costs", "cpu"]) == 0
     assert "docs/policy.md" in capsys.readouterr().out
 
 
-def test_noise_stalls_rows_and_shifts_are_understood(folder: Path, capsys: Capture) -> None:
+def test_noise_stalls_rows_and_shifts_are_accepted(folder: Path, capsys: Capture) -> None:
     args = f"simulate --traces {folder}/good.npz --shift code+prose --rows 2"
     args += " --noise 0.1 --stalls 0.01x20 --seed 3"
     assert exit_status([*args.split(), "--json", str(folder / "o.json")]) == 0
@@ -108,7 +108,7 @@ def test_noise_stalls_rows_and_shifts_are_understood(folder: Path, capsys: Captu
         ("--decisions {0}/no/d.jsonl", "decisions: there is no folder"),
     ],
 )
-def test_a_mistake_is_one_line_before_any_work(args: str, said: str, folder: Path, capsys: Capture) -> None:
+def test_a_wrong_flag_is_a_one_line_error(args: str, said: str, folder: Path, capsys: Capture) -> None:
     assert exit_status(["simulate", *args.format(folder).split()]) == 2
     shown = capsys.readouterr()
     assert not shown.out
@@ -120,7 +120,3 @@ def test_a_mistake_is_one_line_before_any_work(args: str, said: str, folder: Pat
 @pytest.mark.parametrize(("label", "shown"), [("t0", "0"), ("t08", "0.8"), ("t1", "1"), ("t125", "1.25")])
 def test_temperatures_are_shown_as_numbers(label: str, shown: str) -> None:
     assert display_temperature(label) == shown
-
-
-def test_geometric_mean() -> None:
-    assert geometric_mean([1.0, 4.0]) == pytest.approx(2.0)

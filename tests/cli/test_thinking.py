@@ -1,4 +1,4 @@
-"""The flags that limit thinking, on the demo pair: exact budgets, what is said, and what is refused."""
+"""The flags that limit thinking, on the demo pair: exact budgets, messages, and refused values."""
 
 import json
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from wager.cli import main
-from wager.cli.thinking import ThinkingWish, thinking_flags, thinking_wish
+from wager.cli.thinking import ThinkingOptions, thinking_flags, thinking_options
 from wager.errors import RequestError
 
 FAST = ["--threads", "1", "--num-pages", "64", "--layout", "out_in", "--max-rows", "2"]
@@ -31,17 +31,19 @@ def test_a_budget_is_kept_to_the_token(capsys: pytest.CaptureFixture[str], budge
     }
     assert output["origins"].index("forced") == budget and output["origins"].count("forced") == 1
     assert "</think>" in output["text"]
-    assert f"thinks at most {budget} tokens (request), closed as the flag says" in said
+    assert f"thinking at most {budget} tokens (request); closing text from flag" in said
 
 
-def test_an_effort_is_the_cards_and_leaves_room_for_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_effort_uses_the_cards_budget_and_leaves_room_for_the_answer(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     (output,), said = generate(capsys, "--max-tokens", "40", "--effort", "high")
-    assert "at most 24 tokens (room for the answer, less than the 384 asked for)" in said
+    assert "at most 24 tokens (room for the answer, less than the requested 384)" in said
     assert "card demo" in said
     assert output["close"]["thinking_tokens"] <= 24
 
 
-def test_no_effort_is_an_answer_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_effort_none_disables_thinking(capsys: pytest.CaptureFixture[str]) -> None:
     (output,), _ = generate(capsys, "--max-tokens", "20", "--effort", "none")
     assert output["close"]["thinking_tokens"] == 0
     assert (
@@ -51,7 +53,7 @@ def test_no_effort_is_an_answer_at_once(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_without_the_flags_nothing_is_limited(capsys: pytest.CaptureFixture[str]) -> None:
     (output,), said = generate(capsys, "--max-tokens", "5")
-    assert output["close"] is None and "thinks" not in said
+    assert output["close"] is None and "thinking" not in said
 
 
 @pytest.mark.parametrize(
@@ -62,17 +64,17 @@ def test_without_the_flags_nothing_is_limited(capsys: pytest.CaptureFixture[str]
         ({"effort": "none", "thinking_budget": 5}, "effort"),
     ],
 )
-def test_a_mistake_names_its_field(values: dict[str, Any], field: str) -> None:
+def test_an_error_names_its_field(values: dict[str, Any], field: str) -> None:
     with pytest.raises(RequestError, match=field):
-        thinking_wish(values)
+        thinking_options(values)
 
 
-def test_a_wish_is_what_the_flags_say() -> None:
-    assert not thinking_wish({}).is_given
-    assert thinking_wish({"effort": "none", "thinking_budget": 0}) == ThinkingWish(0, "none")
-    assert [one.name for one in thinking_flags()] == ["thinking_budget", "effort", "thinking_close"]
+def test_the_options_are_read_from_the_flags() -> None:
+    assert not thinking_options({}).is_given
+    assert thinking_options({"effort": "none", "thinking_budget": 0}) == ThinkingOptions(0, "none")
+    assert [flag.name for flag in thinking_flags()] == ["thinking_budget", "effort", "thinking_close"]
 
 
-def test_what_does_not_close_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_closing_text_without_the_mark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     outputs, said = generate(capsys, "--thinking-budget", "3", "--thinking-close", "enough")
     assert not outputs and "thinking" in said and "</think>" in said

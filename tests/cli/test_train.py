@@ -1,4 +1,4 @@
-"""`wager train` and `wager train-target`: the whole way on a toy, mistakes in one line, and interrupts."""
+"""`wager train` and `wager train-target`: a run with a tiny model, one-line errors, and interrupts."""
 
 import io
 import json
@@ -19,8 +19,8 @@ from safetensors.torch import load_file
 from tests.architecture.layout import ROOT
 from tests.train.toy import DRAFTER, TARGET, Toy, make_toy, write_corpus
 from wager.cli import main
-from wager.cli.train import plain_failures
-from wager.cli.train_screen import BarScreen, LineScreen, evaluation_line, held_interrupts
+from wager.cli.train import one_line_errors
+from wager.cli.train_screen import BarScreen, LineScreen, deferred_interrupt, evaluation_line
 from wager.config import settings_of
 from wager.errors import InputError, ModelError
 from wager.train.loop import Progress
@@ -54,12 +54,12 @@ def command(toy: Toy, out: Path, **changes: Any) -> list[str]:
     ]
 
 
-def test_the_whole_way(toy: Toy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_drafter_is_trained(toy: Toy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more = tmp_path / "more.txt"
     more.write_text("What is 1 plus 1? It is 2. Then add one and get 3.\n" * 20, encoding="utf-8")
     out = tmp_path / "drafter"
     named = command(toy, out, evaluate_every=3)
-    # `--corpus a b`: what is no flag's value is one more file.
+    # In `--corpus a b`, b is a positional argument, which names another file.
     assert main.exit_status([*named[:5], str(more), *named[5:]]) == 0
     said, told = capsys.readouterr()
     assert "greedy:" in said and "T = 0.8:" in said and f"--drafter {out}" in said
@@ -71,24 +71,24 @@ def test_the_whole_way(toy: Toy, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "| toy.jsonl |" in card and "| more.txt | 1 |" in card and "base_model: target" in card
 
 
-def test_a_second_call_goes_on(toy: Toy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_call_continues(toy: Toy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = command(toy, tmp_path, own_text=0)
     assert main.exit_status(asked) == 0
     before = (tmp_path / "training" / "heldout.npz").stat().st_mtime_ns
     capsys.readouterr()
     assert main.exit_status([*asked, "--resume"]) == 0
     told = capsys.readouterr().err
-    assert "update 6/6" not in told and "goes on from update 6" in told
+    assert "update 6/6" not in told and "continues from update 6" in told
     assert (tmp_path / "training" / "heldout.npz").stat().st_mtime_ns == before
     assert main.exit_status([*asked, "--no-resume"]) == 0
     assert "update 6/6" in capsys.readouterr().err
-    assert "updates was 6, now 7" in complaint(capsys, command(toy, tmp_path, own_text=0, updates=7))
+    assert "updates was 6, now 7" in error_of(capsys, command(toy, tmp_path, own_text=0, updates=7))
     (tmp_path / "training" / "checkpoint.pt").write_bytes(b"torn")
-    assert "checkpoint.pt is not a checkpoint of this run" in complaint(capsys, asked)
+    assert "checkpoint.pt is not a checkpoint of this run" in error_of(capsys, asked)
 
 
-def complaint(capsys: pytest.CaptureFixture[str], args: list[str]) -> str:
-    """What a command line that must fail says in the end: one line, no traceback, status 2."""
+def error_of(capsys: pytest.CaptureFixture[str], args: list[str]) -> str:
+    """Returns the last line of a command line that must fail: one error, no traceback, status 2."""
     assert main.exit_status(args) == 2
     out, err = capsys.readouterr()
     assert not out and "Traceback" not in err
@@ -111,7 +111,7 @@ def complaint(capsys: pytest.CaptureFixture[str], args: list[str]) -> str:
         (["--fast"], "--fast"),
     ],
 )
-def test_a_mistake_is_one_line(
+def test_a_wrong_flag_is_a_one_line_error(
     toy: Toy,
     tmp_path: Path,
     extra: list[str],
@@ -120,18 +120,18 @@ def test_a_mistake_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert said in complaint(capsys, [*command(toy, tmp_path), *extra])
+    assert said in error_of(capsys, [*command(toy, tmp_path), *extra])
 
 
-def test_what_is_missing_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_missing_option_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for verb in ("train", "train-target"):
-        assert "corpus: is missing" in complaint(capsys, [verb, "--out", "x"])
+        assert "corpus: is missing" in error_of(capsys, [verb, "--out", "x"])
         text = tmp_path / "text.txt"
         text.write_text("", encoding="utf-8")
-        assert "out: is missing" in complaint(capsys, [verb, str(text)])
+        assert "out: is missing" in error_of(capsys, [verb, str(text)])
         (tmp_path / "file").write_text("", encoding="utf-8")
         asked = [verb, str(text), "--out", str(tmp_path / "file" / "out")]
-        assert "out: cannot write" in complaint(capsys, asked)
+        assert "out: cannot write" in error_of(capsys, asked)
 
 
 def test_bad_data_and_models_are_named(toy: Toy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,11 +142,11 @@ def test_bad_data_and_models_are_named(toy: Toy, tmp_path: Path, capsys: pytest.
     (other / "config.json").write_text('{"model_type": "gpt2"}', encoding="utf-8")
     folder, corpus = str(toy.target.folder), str(toy.corpus)
     asked = ["train", "--out", str(tmp_path / "out"), "--device", "cpu", "--row-len", "64"]
-    assert "corpus: holds no text" in complaint(capsys, [*asked, "--model", folder, str(empty)])
-    assert "'gpt2' is not supported" in complaint(capsys, [*asked, "--model", str(other), corpus])
+    assert "corpus: holds no text" in error_of(capsys, [*asked, "--model", folder, str(empty)])
+    assert "'gpt2' is not supported" in error_of(capsys, [*asked, "--model", str(other), corpus])
 
 
-def test_an_interrupt_leaves_a_checkpoint_to_go_on_from(toy: Toy, tmp_path: Path) -> None:
+def test_an_interrupt_writes_a_checkpoint(toy: Toy, tmp_path: Path) -> None:
     endless = command(toy, tmp_path / "cut", updates=400, own_text=0)
     process = subprocess.Popen(
         [*WAGER, *endless], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -158,30 +158,30 @@ def test_an_interrupt_leaves_a_checkpoint_to_go_on_from(toy: Toy, tmp_path: Path
             break
     _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130 and err.endswith("wager: interrupted\n") and "Traceback" not in err
-    assert "checkpoint.pt: the same command goes on from there" in err
+    assert "checkpoint.pt was written: the same command continues from it" in err
     state = torch.load(tmp_path / "cut" / "training" / "checkpoint.pt", weights_only=True)
     assert 2 <= state["standing"]["update"] < 400
     assert not (tmp_path / "cut" / "model.safetensors").exists()
 
 
-def test_the_first_interrupt_waits_and_the_second_does_not(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_first_interrupt_is_deferred_and_the_second_is_not(capfd: pytest.CaptureFixture[str]) -> None:
     before = signal.getsignal(signal.SIGINT)
-    with held_interrupts() as stop:
+    with deferred_interrupt() as stop:
         assert not stop()
         os.kill(os.getpid(), signal.SIGINT)
         assert stop()
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
-    assert "ends after this update" in capfd.readouterr().err
+    assert "stopping after this update" in capfd.readouterr().err
 
 
-def test_failures_of_disk_and_memory_are_lines() -> None:
-    with pytest.raises(InputError, match=r"out: cannot be written: .*full"), plain_failures():
+def test_failures_of_disk_and_memory_are_one_line_errors() -> None:
+    with pytest.raises(InputError, match=r"out: cannot be written: .*full"), one_line_errors():
         raise OSError(28, "the disk is full")
-    with pytest.raises(ModelError, match="out of memory: try fewer --batch-rows"), plain_failures():
+    with pytest.raises(ModelError, match="out of memory: reduce --batch-rows"), one_line_errors():
         raise torch.OutOfMemoryError("2 GiB")
-    with pytest.raises(BrokenPipeError), plain_failures():
+    with pytest.raises(BrokenPipeError), one_line_errors():
         raise BrokenPipeError
 
 
@@ -190,12 +190,12 @@ REPORT = Progress(20, 80, 1.25, 2e-3, 12.5, 3.0, {"tokens per step": 2.5, "depth
 
 def test_lines_for_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     screen = LineScreen()
-    screen.say("begun")
-    screen.wrote("own_text", 3, 9)
+    screen.message("begun")
+    screen.texts_written("own_text", 3, 9)
     screen.updated(REPORT)
     assert capsys.readouterr().err.splitlines() == [
         "wager: begun",
-        "wager: the target writes: 3 of 9",
+        "wager: texts of the target: 3 of 9",
         "wager: update 20/80  loss 1.2500  lr 2.0e-03  12.5 rows/s  3 s",
         "wager:   held out: tokens per step 2.500, acceptance by depth 0.80 0.60",
     ]
@@ -207,11 +207,11 @@ def test_bars_for_a_terminal() -> None:
     columns = (TextColumn("{task.description}"), TextColumn("{task.fields[figures]}"))
     with Bars(*columns, console=console, auto_refresh=False) as bars:
         screen = BarScreen(bars)
-        screen.wrote("own_text", 3, 9)
-        screen.wrote("own_text", 9, 9)
+        screen.texts_written("own_text", 3, 9)
+        screen.texts_written("own_text", 9, 9)
         screen.updated(REPORT)
         assert [(task.description, task.completed, task.total) for task in bars.tasks] == [
-            ("the target writes", 9, 9),
+            ("texts of the target", 9, 9),
             ("updates", 20, 80),
         ]
     assert isinstance(console.file, io.StringIO)
@@ -229,4 +229,4 @@ def test_a_target_is_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "nats per token" in said and f"wager train --model {out}" in said
     assert "update 3/3" in told
     assert load_file(out / "model.safetensors") and (out / "tokenizer.json").exists()
-    assert "kv_heads = 3" in complaint(capsys, ["train-target", str(corpus), "--out", "x", "--kv-heads", "3"])
+    assert "kv_heads = 3" in error_of(capsys, ["train-target", str(corpus), "--out", "x", "--kv-heads", "3"])

@@ -1,8 +1,8 @@
-"""WHAT DOES A MODEL WANT? Cards: its lengths, the marks around its thinking, its sampling and its efforts.
+"""WHAT DOES A MODEL WANT? Model cards: token limits, marks around thinking, sampling and efforts.
 
-One JSON file per model here, one per family in families/, and fallback.json for all others. Read card.py
-first: which card holds for a name, and where each value came from. budget.py turns a request's wishes into
-a thinking budget. Standard library only; no tokens, no tensors.
+There is one JSON file per model here, one per family in families/, and fallback.json for all others. Read
+card.py first: it finds the card of a name and records the source of each value. budget.py turns the fields of
+a request into a thinking budget. Standard library only; no tokens, no tensors.
 """
 
 from wager.cards.budget import EFFORTS, BudgetDecision, decide_budget

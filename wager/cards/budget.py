@@ -1,8 +1,8 @@
-"""From a request's wishes to a thinking budget: it may tighten every limit and loosen none.
+"""Determines the thinking budget of a request, which may tighten every limit and loosen none.
 
-Asked for outright, by an effort, or not at all; held against the limit of whoever runs the model and against
-what the answer needs. The tightest wins and is named. Knows no HTTP and no tokens; the command line and the
-server ask it.
+A request sets a budget, an effort or neither. The limit of the operator and the room for the answer apply
+too; the tightest of them wins and is named. This module knows no HTTP and no tokens; the command line and the
+server use it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 
 
 class BudgetDecision(NamedTuple):
-    """What holds, and why."""
+    """The budget and its source."""
 
     budget: int | None
-    """Tokens of thinking; None: as many as it takes."""
+    """Largest number of thinking tokens; None: unlimited."""
     asked: int | None
-    """What the request itself wanted; None where it said nothing."""
+    """The budget that the request itself asked for; None if it did not."""
     source: str
-    """What the budget comes from: the request, its effort, the limit or the room for the answer."""
+    """Where the budget comes from: the request, its effort, the limit or the room for the answer."""
 
     @property
     def clamped(self) -> bool:
-        """Whether the request gets less than it asked for."""
+        """Whether the budget is smaller than the request asked for."""
         return self.asked is not None and self.budget is not None and self.budget < self.asked
 
 
@@ -38,9 +38,10 @@ def decide_budget(
     effort: str | None = None,
     most: int | None = None,
 ) -> BudgetDecision:
-    """The tightest of what is asked, what the effort means, the limit `most` and the room beside the answer.
+    """Returns the tightest of the requested budget, the effort, the limit `most` and the room beside the
+    answer.
 
-    Where nothing is asked and there is no limit, only the answer's room binds. Raises RequestError.
+    Without a request and a limit only the room for the answer applies. Raises RequestError.
     """
     tier = _tier(card, effort)
     if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 0):
@@ -54,7 +55,7 @@ def decide_budget(
 
 
 def reply_room(card: ModelCard, max_tokens: int) -> int:
-    """Tokens kept for the answer: what the card says, of a short output at most half."""
+    """Returns the number of tokens reserved for the answer: the card's value, at most half of the output."""
     return min(card.reply_tokens.value, max_tokens // 2)
 
 
@@ -66,5 +67,5 @@ def _tier(card: ModelCard, effort: str | None) -> int | None:
     found = card.efforts.value.get(effort)
     if found is None:
         known = ", ".join(["none", *card.efforts.value])
-        raise RequestError(f"{effort!r} is none of this model's: {known}", "effort")
+        raise RequestError(f"{effort!r} is not one of the efforts of this model: {known}", "effort")
     return found

@@ -1,8 +1,8 @@
-"""What holds for a model, value by value: a flag, else its own card, else its family's, else the fallback.
+"""The properties of a model, each from the first source that has it: flag, own card, family card, fallback.
 
-A card may leave any value to its family. Cards are found as drafters are (wager/pairs.py): by the longest
-name inside the model's; a model without a card finds its family by its config's model_type. Every value says
-where it came from. It knows text, not tokens: wager/text/thinking.py encodes the marks.
+A card may leave any value to its family. Cards are found like drafters (wager/pairs.py), by the longest model
+name contained in the given name; a model without a card finds its family by the model_type in its config.
+Every value has its source. This module knows text, not tokens: wager/text/thinking.py encodes the marks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Sourced(Generic[Value]):
-    """A value and where it came from: flag, card NAME, family NAME or fallback."""
+    """A value and its source: flag, card NAME, family NAME or fallback."""
 
     value: Value
     source: str
@@ -36,37 +36,37 @@ class ThinkingText(NamedTuple):
 
     open: str
     close: str
-    """What the model itself closes with."""
+    """Text with which the model itself closes its thinking."""
     terminator: str
-    """What is forced when a budget is spent: the close, often with a word before it and line ends behind."""
+    """Text that is forced when a budget is spent: the closing mark, often with a sentence before it."""
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What holds for one model."""
+    """The properties of one model."""
 
     max_tokens: Sourced[int]
-    """Most tokens of an output that says nothing itself."""
+    """Largest number of output tokens if the request has no limit."""
     reply_tokens: Sourced[int]
-    """Tokens of an output that are kept free for the answer."""
+    """Number of output tokens that are reserved for the answer."""
     thinking: Sourced[ThinkingText | None]
-    """None: it does not think."""
+    """The marks around thinking; None if the model does not think."""
     sampling: Sourced[Mapping[str, float]]
-    """Fields of SamplingParams that its makers recommend."""
+    """Fields of SamplingParams that the authors of the model recommend."""
     efforts: Sourced[Mapping[str, int]]
     """Thinking budgets by effort."""
 
     def rows(self) -> Iterator[tuple[str, object, str]]:
-        """Name, value and source of each, for doctor and /props."""
+        """Yields name, value and source of each property, for doctor and /props."""
         for one in fields(self):
             found: Sourced[object] = getattr(self, one.name)
             yield one.name, _shown(found.value), found.source
 
 
 def card_for(name: str, model_type: str = "", flags: Mapping[str, object] | None = None) -> ModelCard:
-    """What holds for the model of this name or folder. Raises ConfigError on a flag of the wrong kind.
+    """Returns the card of the model with this name or folder. Raises ConfigError on a flag of the wrong type.
 
-    `flags`: values of the fields above that were given outright; `thinking` may be the terminator alone.
+    `flags` are values of the fields above that the user set; `thinking` may be the terminator alone.
     """
     own, given = _find(name), {k: v for k, v in (flags or {}).items() if v is not None}
     family = _family(own, model_type)
@@ -114,7 +114,7 @@ def _frozen(found: Sourced[Any]) -> Sourced[Mapping[str, Any]]:
 
 
 def _find(name: str) -> Mapping[str, Any] | None:
-    """The card whose model's name is the longest inside this one."""
+    """Returns the card with the longest model name contained in this name, or None."""
     demo = shipped_folder(DEMO)
     if name == DEMO or (name and demo is not None and Path(name).absolute() == demo.absolute()):
         return _cards()[DEMO]

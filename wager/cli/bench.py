@@ -1,7 +1,7 @@
-"""`wager bench`: policies, and other decoders, against plain decoding on the same prompts in one process.
+"""`wager bench`: measures policies and other decoders against plain decoding, on the same prompts.
 
-Flags become a checked task before anything is loaded, so that every mistake is one line at once. The work is
-wager.bench's; this file puts its parts together, and writes what is finished even when it is interrupted.
+All flags are checked before anything is loaded. The measuring is done in wager.bench; this file connects its
+parts, and writes the finished results even when it is interrupted.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import typer
 from wager.bench.plan import BASELINE, PEERS, RunOptions, check_peers, sets
 from wager.bench.report import Report, make_report, read_report, write_report
 from wager.bench.results import load_average, shown
-from wager.bench.suites import PROMPT_CHARS, SUITES, BenchPrompt, kinds_of, limited, load_suite
-from wager.cli.flags import config_flags, flagged, resolved, say_default_model, source_flags
-from wager.cli.outputs import check_outputs, check_picture, counting, writing
+from wager.bench.suites import PROMPT_CHARS, SUITES, BenchPrompt, first_of_each_kind, kinds_of, load_suite
+from wager.cli.flags import announce_default_model, config_flags, resolve_config, source_flags, with_flags
+from wager.cli.outputs import check_outputs, check_picture, progress_counter, write_errors
 from wager.config import EngineConfig, with_values
 from wager.errors import ModelError
 from wager.policy import check_policy, settings_from
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from wager.llm import LLM
 
 SWEEP = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15)
-"""Lengths of --fixed-sweep."""
+"""The chain lengths of --fixed-sweep."""
 
-# Policies are named one by one here; and a prompt answered twice must be read twice.
-_NOT_HERE = ("policy", "gate", "prefix_reuse")
-_NOT_HERE_FAMILIES = ("bod_", "ema_", "entropy_")
+# Policies have their own flag here, and with prefix reuse the second answer to a prompt would be faster.
+_EXCLUDED_FLAGS = ("policy", "gate", "prefix_reuse")
+_EXCLUDED_PREFIXES = ("bod_", "ema_", "entropy_")
 
 
-# Of the engine's notes, what figures hang on.
-_NOTED = (
+# The engine's choices that influence the figures.
+_REPORTED_CHOICES = (
     *("model_type", "device", "dtype", "layout", "passes", "threads", "calibration"),
     *("drafter", "drafters", "max_context"),
 )
@@ -50,7 +50,7 @@ class _Outputs(NamedTuple):
 
 
 class _Task(NamedTuple):
-    """What was asked for, checked."""
+    """The checked command line."""
 
     config: EngineConfig
     policies: list[str]
@@ -59,7 +59,7 @@ class _Task(NamedTuple):
     options: RunOptions
     prompts: list[BenchPrompt]
     source: str
-    """The suite's or the prompt file's name."""
+    """The name of the suite or of the prompt file."""
     profile: bool = False
 
 
@@ -67,7 +67,7 @@ def _engine_flags() -> list[Any]:
     return [
         flag
         for flag in config_flags(EngineConfig)
-        if flag.name not in _NOT_HERE and not flag.name.startswith(_NOT_HERE_FAMILIES)
+        if flag.name not in _EXCLUDED_FLAGS and not flag.name.startswith(_EXCLUDED_PREFIXES)
     ]
 
 
@@ -75,42 +75,48 @@ def _option(metavar: str, help: str, *names: str) -> Any:
     return typer.Option(*names, metavar=metavar, help=help)
 
 
-_SUITE = f"{', '.join(SUITES)} [default: demo]."
-_PEERS = f"{', '.join(PEERS)}, with commas between; or all."
-_PROFILE = "Also show where the time of a step goes. (A profile of settings is named by WAGER_PROFILE here.)"
-_ASSISTANT = "Small model for `assisted` [default: the chain drafter at hand]."
+_SUITE = f"Prompt suite: {', '.join(SUITES)} [default: demo]."
+_PEERS = f"Other decoders to measure, separated by commas: {', '.join(PEERS)}; or all."
+_PROFILE = "Also show the time of each stage of a step. (A settings profile is named by WAGER_PROFILE here.)"
+_PROMPTS = "Read the prompts, or those of --suite, from this file."
+_CHARS = "Use the first N characters of a held-out text as prompt."
+_POLICY = "Policy to measure; may be repeated [default: auto]."
+_SWEEP = f"Also measure fixed:K for K in {', '.join(map(str, SWEEP))}."
+_ORDER = "mixed takes the kinds in turn, by-kind one kind after another."
+_FROM = "Show the results in this file instead of measuring."
+_ASSISTANT = "Small model for the peer `assisted` [default: the chain drafter of the target]."
 
 
-@flagged([flag for flag in source_flags() if flag.name != "profile"], _engine_flags())
+@with_flags([flag for flag in source_flags() if flag.name != "profile"], _engine_flags())
 def bench(
-    name: Annotated[str | None, typer.Argument(metavar="MODEL", help="The same as --model.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="Target model, the same as --model.")
+    ] = None,
     *,
     suite: Annotated[str | None, _option("NAME", _SUITE)] = None,
-    prompts: Annotated[Path | None, _option("FILE.jsonl[.xz]", "Your own prompts, or a suite's.")] = None,
-    prompt_chars: Annotated[int, _option("N", "Characters of a held-out text to begin with.")] = PROMPT_CHARS,
-    policy: Annotated[list[str] | None, _option("NAME", "To compare; repeatable [default: auto].")] = None,
-    fixed_sweep: Annotated[bool, typer.Option("--fixed-sweep", help="Also every likely fixed:K.")] = False,
+    prompts: Annotated[Path | None, _option("FILE.jsonl[.xz]", _PROMPTS)] = None,
+    prompt_chars: Annotated[int, _option("N", _CHARS)] = PROMPT_CHARS,
+    policy: Annotated[list[str] | None, _option("NAME", _POLICY)] = None,
+    fixed_sweep: Annotated[bool, typer.Option("--fixed-sweep", help=_SWEEP)] = False,
     peers: Annotated[str | None, _option("NAMES", _PEERS)] = None,
     assistant: Annotated[str | None, _option("FOLDER", _ASSISTANT)] = None,
-    temperature: Annotated[float, _option("X", "How freely tokens are drawn; 0: greedy.")] = 0.0,
-    max_tokens: Annotated[int, _option("N", "Tokens of every answer.")] = 128,
-    limit: Annotated[int | None, _option("N", "Only the first N prompts of each kind.")] = None,
-    rounds: Annotated[int, _option("N", "How often the whole suite is run.")] = 1,
-    prompt_order: Annotated[str, _option("ORDER", "mixed: the kinds in turn; or by-kind.")] = "mixed",
-    seed: Annotated[int, _option("N", "Seed of sampled texts.")] = 0,
+    temperature: Annotated[float, _option("X", "Sampling temperature; 0 is greedy.")] = 0.0,
+    max_tokens: Annotated[int, _option("N", "Number of tokens of every answer.")] = 128,
+    limit: Annotated[int | None, _option("N", "Use only the first N prompts of each kind.")] = None,
+    rounds: Annotated[int, _option("N", "Run the whole suite N times.")] = 1,
+    prompt_order: Annotated[str, _option("ORDER", _ORDER)] = "mixed",
+    seed: Annotated[int, _option("N", "Seed for sampling.")] = 0,
     profile: Annotated[bool, typer.Option("--profile", help=_PROFILE)] = False,
-    json_file: Annotated[Path | None, _option("FILE.json", "Write all that was measured.", "--json")] = None,
-    html: Annotated[Path | None, _option("FILE.html", "Write a report for a browser.")] = None,
-    plot: Annotated[Path | None, _option("FILE.png", "Draw the figures.")] = None,
-    from_file: Annotated[
-        Path | None, _option("FILE.json", "Show a finished run; run none.", "--from")
-    ] = None,
+    json_file: Annotated[Path | None, _option("FILE.json", "Write all measurements here.", "--json")] = None,
+    html: Annotated[Path | None, _option("FILE.html", "Write a report for a browser here.")] = None,
+    plot: Annotated[Path | None, _option("FILE.png", "Write a plot here.")] = None,
+    from_file: Annotated[Path | None, _option("FILE.json", _FROM, "--from")] = None,
     **values: object,
 ) -> None:
-    """Measure policies, and other decoders, against plain decoding on the same prompts.
+    """Measure policies and other decoders against plain decoding, on the same prompts in one process.
 
-    Plain decoding (ar) always runs, around every contender: ar X X ar. Every answer has the same length: the
-    end of text is ignored. Texts are compared with plain decoding's.
+    Plain decoding (ar) runs before and after every other decoder: ar X X ar. All answers have the same
+    length because the end of text is ignored. Every text is compared with that of plain decoding.
     """
     outputs = _Outputs(json_file, html, plot)
     check_outputs(outputs._asdict())
@@ -118,7 +124,7 @@ def bench(
     if from_file is not None:
         _show(read_report(from_file), outputs)
         return
-    settings = resolved(values, EngineConfig, name)
+    settings = resolve_config(values, EngineConfig, name)
     config = with_values(settings.config, prefix_reuse=False)
     task = _Task(
         config,
@@ -126,25 +132,25 @@ def bench(
         _peers(peers),
         assistant,
         RunOptions(max_tokens, temperature, seed, rounds, prompt_order),
-        limited(load_suite(suite, prompts, prompt_chars), limit),
+        first_of_each_kind(load_suite(suite, prompts, prompt_chars), limit),
         suite or ("demo" if prompts is None else prompts.name),
         profile,
     )
-    say_default_model(settings)
+    announce_default_model(settings)
     _finish(_run(task), outputs)
 
 
 def _finish(report: Report, outputs: _Outputs) -> None:
-    """Show and write everything; then say what was wrong with it."""
+    """Shows and writes the report; then raises an error if texts were wrong or the run was interrupted."""
     _show(report, outputs)
     _refuse_wrong_texts(report)
     if not report.measured.finished:
         raise KeyboardInterrupt
 
 
-def _policies(config: EngineConfig, asked: Sequence[str] | None, sweep: bool) -> list[str]:
-    """Names as the policies spell them, plain decoding left out: it runs anyway."""
-    names = list(asked or [config.policy.policy_name])
+def _policies(config: EngineConfig, requested: Sequence[str] | None, sweep: bool) -> list[str]:
+    """Returns the policies' canonical names, without plain decoding, which always runs."""
+    names = list(requested or [config.policy.policy])
     if sweep:
         names += [f"fixed:{length}" for length in SWEEP]
     settings = settings_from(config.policy)
@@ -161,7 +167,7 @@ def _peers(text: str | None) -> list[str]:
 
 
 def _run(task: _Task) -> Report:
-    """Load, measure, and look at every text that is not plain decoding's."""
+    """Loads the model, measures, and checks every text that differs from that of plain decoding."""
     from wager.bench.profile import Profiler
     from wager.bench.runs import encode, measure
     from wager.bench.ties import judged
@@ -175,7 +181,7 @@ def _run(task: _Task) -> Report:
     encoded = encode(llm, task.prompts, task.options.max_tokens)
     names = [contender.name for contender in contenders[1:]]
     num_sets = len(sets([prompt.kind for prompt in task.prompts], names, task.options.rounds))
-    with counting(num_sets, "prompts", parts=10) as progress:
+    with progress_counter(num_sets, "prompts", num_lines=10) as progress:
         measured = measure(contenders, encoded, task.options, progress)
     measured.profiles = {} if profiler is None else profiler.profiles()
     measured.differences = judged(llm, measured.differences, encoded, task.options)
@@ -197,14 +203,14 @@ def _contenders(llm: LLM, task: _Task, profiler: Profiler | None) -> list[Conten
 
 
 def _described(llm: LLM, task: _Task, encoded: Sequence[Encoded]) -> dict[str, object]:
-    """The settings that the figures hang on."""
+    """Returns the settings that influence the figures."""
     from wager.train.grow import grown_from
 
     kinds = [prompt.kind for prompt in task.prompts]
     return {
         "model": shown(task.config.model.model),
         "grown_from": grown_from(llm.engine.parts.folder),
-        **{key: llm.notes.get(key) for key in _NOTED},
+        **{key: llm.notes.get(key) for key in _REPORTED_CHOICES},
         "suite": task.source,
         "prompts": {kind: kinds.count(kind) for kind in kinds_of(task.prompts)},
         "prompts_cut": sum(one.cut > 0 for one in encoded),
@@ -222,17 +228,17 @@ def _show(report: Report, outputs: _Outputs) -> None:
 
     show(report)
     if outputs.json is not None:
-        with writing("json"):
+        with write_errors("json"):
             write_report(report, outputs.json)
     if outputs.html is not None:
         from wager.bench.html import page
 
-        with writing("html"):
+        with write_errors("html"):
             outputs.html.write_text(page(report), encoding="utf-8")
     if outputs.plot is not None and report.measured.runs:
         from wager.bench.plot import draw
 
-        with writing("plot"):
+        with write_errors("plot"):
             draw(report, outputs.plot)
     for path in outputs:
         if path is not None and path.exists():
@@ -240,13 +246,15 @@ def _show(report: Report, outputs: _Outputs) -> None:
 
 
 def _refuse_wrong_texts(report: Report) -> None:
-    """A text that is not plain decoding's, and no near-tie explains it, is an error after all was shown."""
+    """Raises ModelError if a policy's text differs from plain decoding and no near-tie explains it."""
     wrong = [
         one for one in report.measured.differences if not one.excused and _is_policy(report, one.contender)
     ]
     if wrong and report.config["dtype"] in ("float32", "float64"):
         names = ", ".join(dict.fromkeys(one.contender for one in wrong))
-        raise ModelError(f"{len(wrong)} texts of {names} are not plain decoding's, beyond any near-tie")
+        raise ModelError(
+            f"{len(wrong)} texts of {names} differ from plain decoding, and no near-tie explains it"
+        )
 
 
 def _is_policy(report: Report, contender: str) -> bool:

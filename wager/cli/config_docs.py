@@ -1,7 +1,7 @@
-"""Writes docs/config.md from the fields: `python -m wager.cli.config_docs > docs/config.md`.
+"""Prints docs/config.md, generated from the fields: `python -m wager.cli.config_docs > docs/config.md`.
 
-A test compares the page with what this prints, so a new field cannot be forgotten there. It knows the wording
-around the tables; every row comes from wager.config and wager.resolve.
+A test compares the page with this output, so the page always has every field. This file has only the text
+around the tables; the rows come from wager.config and wager.resolve.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _INTRO = """\
 This page is generated from the fields of `wager/config.py` and `wager/server_config.py` by
 `python -m wager.cli.config_docs`.
 
-Every setting has one name in four places: a keyword of `wager.LLM(...)`, a flag, a variable of the
-environment and a key of a TOML file. Sources, each outranking those before it:
+Every setting has the same name in four places: a keyword of `wager.LLM(...)`, a flag, an environment variable
+and a key of a TOML file. These are the sources; a later one overrides the earlier ones:
 
 1. the default;
 2. a profile (`--profile`, else `WAGER_PROFILE`, else `profile` in the file);
@@ -31,10 +31,8 @@ environment and a key of a TOML file. Sources, each outranking those before it:
 5. flags.
 
 `wager doctor` shows every effective value with its source. Unknown names are refused in each of them, with
-the nearest known one. Two values of one source that contradict each other are refused, such as
-`--bod-enabled --policy fixed:3` or `--policy ema+auto --gate entropy`; between two sources the higher one
-wins. A flag that would do nothing is refused too: `--bod-max-bet` needs the policy `bod`, `--ema-margin` the
-gate `ema`.
+the nearest known one. A flag that has no effect under the chosen policy is refused too: `--bod-max-bet` needs
+the policy `bod`, and `--ema-margin` needs a policy with the gate `ema`, such as `ema+auto`.
 
 ```toml
 profile = "latency"
@@ -51,22 +49,21 @@ policy = "ema+auto"
 _REQUEST = """\
 ## Requests
 
-Fields of `wager.SamplingParams`, and flags of `wager generate`. They belong to one request, so files and
-environment do not set them.
+These are the fields of `wager.SamplingParams` and the flags of `wager generate`. They belong to one request,
+so the file and the environment cannot set them.
 """
 
 _SECTIONS = {
-    "model": "What is run, and on what",
-    "cache": "The pages that hold keys and values",
-    "scheduler": "Who runs when",
-    "policy": "How much is bet",
-    "server": "Only for `wager serve`",
-    "": "Everything else",
+    "model": "Model and device",
+    "cache": "KV cache",
+    "scheduler": "Scheduler",
+    "policy": "Speculation policy",
+    "server": "Server, for `wager serve` only",
+    "": "Other settings",
 }
 
 
 def config_page() -> str:
-    """The whole page."""
     parts = [_INTRO, _profiles()]
     parts += [
         _section(name, list(rows)) for name, rows in groupby(settings_of(ServeConfig), lambda s: s.section)
@@ -83,22 +80,28 @@ def _profiles() -> str:
 
 def _section(name: str, settings: list[Setting]) -> str:
     title = f"## {_SECTIONS[name]}" + (f" (`[{name}]`)" if name else "")
-    lines = [title, "", "| field | flag | variable | default | allowed | |", "|---|---|---|---|---|---|"]
+    lines = [
+        title,
+        "",
+        "| field | flag | variable | default | allowed | meaning |",
+        "|---|---|---|---|---|---|",
+    ]
     return "\n".join([*lines, *map(_row, settings), ""])
 
 
-def _row(one: Setting) -> str:
-    flag = f"`{one.flag}`" + (f", `--no-{one.flag[2:]}`" if one.allowed.type is bool else "")
-    default = "" if one.default == "" else f"`{_toml(one.default)}`"
-    return f"| `{one.name}` | {flag} | `{one.variable}` | {default} | {one.allowed} | {one.help} |"
+def _row(setting: Setting) -> str:
+    flag = f"`{setting.flag}`" + (f", `--no-{setting.flag[2:]}`" if setting.allowed.type is bool else "")
+    default = "" if setting.default == "" else f"`{_toml(setting.default)}`"
+    cells = (f"`{setting.name}`", flag, f"`{setting.variable}`", default, str(setting.allowed), setting.help)
+    return f"| {' | '.join(cells)} |"
 
 
 def _requests() -> Iterator[str]:
-    yield from ("| field | flag | default | |", "|---|---|---|---|")
-    for one in fields(SamplingParams):
-        default = "" if one.default in (None, ()) else f"`{_toml(one.default)}`"
-        flag = f"`--{one.name.replace('_', '-')}`" if one.metadata["flag"] else ""
-        yield f"| `{one.name}` | {flag} | {default} | {one.metadata['help']} |"
+    yield from ("| field | flag | default | meaning |", "|---|---|---|---|")
+    for field in fields(SamplingParams):
+        default = "" if field.default in (None, ()) else f"`{_toml(field.default)}`"
+        flag = f"`--{field.name.replace('_', '-')}`" if field.metadata["flag"] else ""
+        yield f"| `{field.name}` | {flag} | {default} | {field.metadata['help']} |"
 
 
 def _toml(value: object) -> str:

@@ -1,7 +1,8 @@
-"""`wager demo`: the pair that ships answers a few prompts plainly and with Wager, side by side, then a table.
+"""`wager demo`: the demo models answer a few prompts by plain decoding and with Wager, then a table follows.
 
-Loads the demo pair, decides how much fits into two minutes on this machine, and hands prompt after prompt to
-demo_runs.py (which measures) and demo_screen.py (which shows). An interrupt shows the table of what was done.
+Loads the demo pair, decides how much fits into two minutes on this machine, and passes each prompt to
+demo_runs.py, which measures, and demo_screen.py, which shows. After an interrupt the table shows the prompts
+that were finished.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from wager.cli.demo_runs import (
     rounds_within,
     warm_up,
 )
-from wager.cli.demo_screen import DemoScreen, LineScreen, QuietScreen, RaceScreen
-from wager.cli.demo_table import show_end, show_next
-from wager.cli.flags import config_flags, flagged, resolved
+from wager.cli.demo_screen import DemoScreen, LineScreen, QuietScreen, SideBySideScreen
+from wager.cli.demo_table import show_next_commands, show_summary
+from wager.cli.flags import config_flags, resolve_config, with_flags
 from wager.config import EngineConfig, with_values
 from wager.errors import ConfigError, ModelError
 from wager.pairs import DEMO
@@ -43,44 +44,44 @@ if TYPE_CHECKING:
     from wager.llm import LLM
 
 _LINE_WIDTH = 100
-_OWN_FLAGS = ("drafter", "policy", "threads")
+_ENGINE_FLAGS = ("drafter", "policy", "threads")
 
 
 @dataclass(frozen=True)
 class _Task:
-    """What was asked for, checked."""
+    """The checked command line."""
 
     params: SamplingParams
     policy: str
-    fixed_length: bool
-    """Whether the length of answers was given."""
+    has_fixed_length: bool
+    """Whether --max-tokens was given."""
 
 
-@flagged([flag for flag in config_flags(EngineConfig) if flag.name in _OWN_FLAGS])
+@with_flags([flag for flag in config_flags(EngineConfig) if flag.name in _ENGINE_FLAGS])
 def demo(
     *,
     max_tokens: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Most tokens of an answer; else what fits into two minutes."),
+        typer.Option(
+            metavar="N", help="Maximum tokens of an answer [default: as many as fit into two minutes]."
+        ),
     ] = None,
-    temperature: Annotated[
-        float, typer.Option(metavar="X", help="How freely tokens are drawn; 0: greedy.")
-    ] = 0.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON when all is measured.")] = False,
-    no_color: Annotated[bool, typer.Option("--no-color", help="No colours.")] = False,
+    temperature: Annotated[float, typer.Option(metavar="X", help="Sampling temperature; 0 is greedy.")] = 0.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON at the end.")] = False,
+    no_color: Annotated[bool, typer.Option("--no-color", help="Do not use colours.")] = False,
     **values: object,
 ) -> None:
-    """Show plain decoding and Wager side by side, on the pair that ships, in under two minutes.
+    """Compare plain decoding and Wager side by side on the built-in demo models, in under two minutes.
 
-    Prompts of five kinds are each answered twice plainly and twice with Wager, one run at a time, and
-    compared token by token; a table by kind comes at the end.
+    Each prompt is answered twice by plain decoding and twice with Wager, one run at a time, and the answers
+    are compared token by token. A table of the speeds by kind of text is printed at the end.
     """
-    config = _config(resolved(values, EngineConfig, DEMO).config)
-    asked = SamplingParams(max_tokens=1 if max_tokens is None else max_tokens, temperature=temperature)
-    task = _Task(asked, config.policy.policy_name, max_tokens is not None)
+    config = _config(resolve_config(values, EngineConfig, DEMO).config)
+    params = SamplingParams(max_tokens=1 if max_tokens is None else max_tokens, temperature=temperature)
+    task = _Task(params, config.policy.policy, max_tokens is not None)
     console = _console(no_color)
     if not as_json:
-        _say_what_comes(console)
+        _print_introduction(console)
     llm = load_llm(config)
     trials: list[Trial] = []
     try:
@@ -90,7 +91,7 @@ def demo(
         raise
     _finish(llm, task, trials, console, as_json)
     if not as_json:
-        show_next(console)
+        show_next_commands(console)
 
 
 def load_llm(config: EngineConfig) -> LLM:
@@ -102,10 +103,10 @@ def load_llm(config: EngineConfig) -> LLM:
 
 
 def _config(config: EngineConfig) -> EngineConfig:
-    """One request at a time, each from its first token: a prompt that was seen before must not be cheaper."""
-    name = check_policy(config.policy.policy_name, settings_from(config.policy))
+    """Limits the engine to one request at a time, without prefix reuse, so that every run costs the same."""
+    name = check_policy(config.policy.policy, settings_from(config.policy))
     if name == PLAIN:
-        raise ConfigError("policy", name, "one that guesses: plain decoding is the other side")
+        raise ConfigError("policy", name, "a policy that drafts, to compare with plain decoding")
     return with_values(config, prefix_reuse=False, max_rows=1)
 
 
@@ -120,30 +121,31 @@ def _console(no_color: bool) -> Console:
 def _screen(llm: LLM, console: Console, as_json: bool) -> DemoScreen:
     tokenizer = llm.engine.parts.tokenizer
     if tokenizer is None:
-        raise ModelError(f"{DEMO}: has no tokenizer")
+        raise ModelError(f"the model {DEMO} has no tokenizer")
     if as_json:
         return QuietScreen()
-    return RaceScreen(console, tokenizer) if console.is_terminal else LineScreen(console)
+    return SideBySideScreen(console, tokenizer) if console.is_terminal else LineScreen(console)
 
 
-def _say_what_comes(console: Console) -> None:
+def _print_introduction(console: Console) -> None:
     mark = "underlined" if console.no_color else "green"
-    seen = f", guesses that stood are {mark}" if console.is_terminal else ""
+    colours = f" Accepted draft tokens are {mark}." if console.is_terminal else ""
     console.print(
-        "A small model that ships with Wager answers prompts of five kinds, plainly and with guesses that it "
-        "checks itself: the text must be the same, only sooner.\n"
-        "Each way is timed twice, one run at a time; what you see is shown after that, at the pace that was "
-        f"measured{seen}.\n",
+        "A small model included in Wager answers prompts of five kinds in two ways: by plain decoding, and "
+        "by speculative decoding, where a drafter proposes tokens and the model verifies them. Both ways "
+        "must produce the same text; only the speed differs.\n"
+        "Each way is timed twice, one run at a time. The answers are then shown at the speed that was "
+        f"measured.{colours}\n",
         soft_wrap=not console.is_terminal,
     )
 
 
 def _run(llm: LLM, task: _Task, screen: DemoScreen, trials: list[Trial]) -> None:
-    """Measure and show prompt after prompt; `trials` grows as they are done."""
+    """Measures and shows each prompt, and appends it to `trials` when it is finished."""
     rounds = read_prompts()
     began = time.perf_counter()
     token_s = warm_up(llm, rounds[0][0], task.policy)
-    length = task.params.max_tokens if task.fixed_length else fitting_tokens(token_s, len(rounds[0]))
+    length = task.params.max_tokens if task.has_fixed_length else fitting_tokens(token_s, len(rounds[0]))
     try:
         for index, prompt in rounds_within(rounds, LIMIT_S - (time.perf_counter() - began)):
             order = order_of(index, task.policy)
@@ -156,11 +158,11 @@ def _run(llm: LLM, task: _Task, screen: DemoScreen, trials: list[Trial]) -> None
         screen.close()
 
 
-def _finish(llm: LLM, task: _Task, trials: list[Trial], console: Console, as_json_too: bool) -> None:
-    if as_json_too:
+def _finish(llm: LLM, task: _Task, trials: list[Trial], console: Console, print_json: bool) -> None:
+    if print_json:
         typer.echo(json.dumps(_as_dict(llm, task, trials), indent=1, ensure_ascii=False, default=str))
     elif trials:
-        show_end(trials, console)
+        show_summary(trials, console)
 
 
 def _as_dict(llm: LLM, task: _Task, trials: list[Trial]) -> dict[str, object]:

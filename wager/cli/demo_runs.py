@@ -1,7 +1,7 @@
-"""What `wager demo` runs: which prompts, in which order, how long, and the figures that come of it.
+"""Runs and measures the prompts of `wager demo`, and computes its figures.
 
-Every prompt is answered twice plainly and twice with guesses, in mirrored order, one run at a time in one
-process. It draws nothing and reads no flags: the engine goes in, timed runs come out. Called by demo.py.
+Every prompt is answered twice by plain decoding and twice with drafts, in mirrored order, one run at a time
+in one process. This file draws nothing and reads no flags. Called by demo.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wager.bench.figures import geometric_mean, quantile
-from wager.bench.suites import limited, load_suite
+from wager.bench.suites import first_of_each_kind, load_suite
 from wager.errors import ModelError
 from wager.pairs import DEMO
 from wager.records import SamplingParams
@@ -27,7 +27,7 @@ PLAIN = "ar"
 MAX_TOKENS = 96
 LEAST_TOKENS = 16
 LIMIT_S = 85.0
-"""Time for all runs after loading, so that the whole stays below two minutes."""
+"""Time limit of all runs after loading, which keeps the whole demo below two minutes."""
 RUNS_PER_PROMPT = 4
 _WARM_UP_TOKENS = 24
 _MARK = re.compile(r"<\|(\w+)\|>\n")
@@ -35,28 +35,28 @@ _QUESTION = re.compile(r"<\|user\|>\n([^|]*)\n<\|assistant\|>\n")
 
 
 class DemoPrompt(NamedTuple):
-    """A prompt of one kind; `question` is what a user asked, where the prompt is nothing but that."""
-
     kind: str
     text: str
     question: str | None
+    """The user's question, if the prompt is a chat of that one question."""
 
     @property
-    def shown(self) -> str:
-        """For people: the marks of a chat as words."""
+    def display_text(self) -> str:
+        """The text with the chat markers replaced by role names."""
         return _MARK.sub(r"\1: ", self.text.removesuffix("<|assistant|>\n")).strip("\n")
 
 
 class Frame(NamedTuple):
-    """An event of a run and when it came, in seconds since the run began."""
+    """One event of a run."""
 
     at_s: float
+    """When the event arrived, in seconds since the run began."""
     event: StreamEvent
 
 
 @dataclass(frozen=True)
 class Run:
-    """One answer, timed. `time_s` is the whole request, the prompt's pass included."""
+    """One timed answer."""
 
     policy: str
     frames: tuple[Frame, ...]
@@ -64,6 +64,7 @@ class Run:
 
     @property
     def time_s(self) -> float:
+        """The time of the whole request, with the prefill."""
         return self.frames[-1].at_s
 
     @property
@@ -72,21 +73,21 @@ class Run:
 
     @property
     def bets(self) -> list[int]:
-        """Nodes verified, step by step; the first step reads the prompt and bets nothing."""
+        """The nodes verified in each step after the prefill."""
         return [frame.event.bet for frame in self.frames[1:]]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A prompt's four runs, in the order in which they were made."""
+    """The four runs of a prompt, in the order in which they were made."""
 
     prompt: DemoPrompt
     prompt_ids: list[int]
     runs: tuple[Run, ...]
     gap: float | None = None
-    """Where the texts part: how far plain decoding's two best scores are apart there."""
+    """The gap between plain decoding's two best scores at the first difference; None if there is none."""
     is_near_tie: bool = False
-    """Whether that is so near that passes of different width may rank them differently."""
+    """Whether the gap is so small that passes of different widths may rank the two tokens differently."""
 
     @property
     def plain(self) -> list[Run]:
@@ -98,51 +99,51 @@ class Trial:
 
     @property
     def first_difference(self) -> int | None:
-        """The first token at which any two of the runs part; None where all are the same."""
+        """The index of the first token that is not the same in all runs; None if there is none."""
         texts = [run.output.token_ids for run in self.runs]
         length = min(map(len, texts))
-        parted = (i for i in range(length) if len({text[i] for text in texts}) > 1)
-        return next(parted, None if len({len(text) for text in texts}) == 1 else length)
+        different = (i for i in range(length) if len({text[i] for text in texts}) > 1)
+        return next(different, None if len({len(text) for text in texts}) == 1 else length)
 
 
 class Figures(NamedTuple):
-    """One line of the table."""
+    """One row of the table."""
 
     kind: str
     num_prompts: int
     num_tokens: int
-    """Of one answer to each prompt."""
+    """Number of tokens of one answer to each prompt."""
     plain_tokens_per_s: float
     wager_tokens_per_s: float
     speedup: float
     tokens_per_step: float
     bet_mean: float
     bet_low: float
-    """A tenth of the bets are at most this."""
+    """The 10th percentile of the bets."""
     bet_high: float
-    """A tenth of the bets are at least this."""
+    """The 90th percentile of the bets."""
     identical: bool
     ledger_ms: float
-    """Time saved against plain decoding, by the ledger that Wager keeps while it runs; one answer each."""
+    """Time saved compared with plain decoding according to Wager's ledger, for one answer to each prompt."""
 
 
 def read_prompts(per_kind: int = 2) -> list[list[DemoPrompt]]:
-    """Rounds of prompts: in each, one of every kind, in the order of the benchmark's file."""
+    """Returns rounds of prompts. Each round has one prompt of every kind, in the order of the file."""
     by_kind: dict[str, list[DemoPrompt]] = {}
-    for one in limited(load_suite(DEMO), per_kind):
-        by_kind.setdefault(one.kind, []).append(_prompt(one.kind, one.text))
+    for prompt in first_of_each_kind(load_suite(DEMO), per_kind):
+        by_kind.setdefault(prompt.kind, []).append(_prompt(prompt.kind, prompt.text))
     return [list(prompts) for prompts in zip(*by_kind.values(), strict=True)]
 
 
 def _prompt(kind: str, text: str) -> DemoPrompt:
-    """NOTE: a line end and the spaces behind it are one token, so a text is cut before them, not between."""
+    # NOTE: A line end and the spaces after it are one token, so trailing whitespace is removed as a whole.
     question = _QUESTION.fullmatch(text)
     cut = text if _MARK.search(text) else text.rstrip()
     return DemoPrompt(kind, cut, None if question is None else question[1])
 
 
 def encode(llm: LLM, prompt: DemoPrompt) -> list[int]:
-    """The prompt's token ids: a question goes through the chat template, and mathematics is thought over."""
+    """Returns the prompt's token ids. Questions use the chat template; mathematics enables thinking."""
     tokenizer, template = llm.engine.parts.tokenizer, llm.chat_template
     if prompt.question is None or template is None or tokenizer is None:
         return llm.encode(prompt.text)
@@ -152,7 +153,7 @@ def encode(llm: LLM, prompt: DemoPrompt) -> list[int]:
 
 
 def answer(llm: LLM, prompt_ids: list[int], params: SamplingParams, policy: str) -> Run:
-    """Run one request under a policy and note when each of its events came."""
+    """Runs one request under a policy and records when each of its events arrived."""
     llm.set_policy(policy)
     frames: list[Frame] = []
     stream = llm.stream([prompt_ids], params)
@@ -168,7 +169,7 @@ def answer(llm: LLM, prompt_ids: list[int], params: SamplingParams, policy: str)
 
 
 def warm_up(llm: LLM, prompt: DemoPrompt, policy: str) -> float:
-    """Let caches fill and costs be learned; returns the seconds of a plain token on this machine."""
+    """Fills caches, lets the engine learn its costs, and returns the seconds of a plainly decoded token."""
     prompt_ids = encode(llm, prompt)
     params = SamplingParams(max_tokens=_WARM_UP_TOKENS, ignore_eos=True)
     for name in (PLAIN, policy):
@@ -178,32 +179,35 @@ def warm_up(llm: LLM, prompt: DemoPrompt, policy: str) -> float:
 
 
 def fitting_tokens(plain_token_s: float, num_prompts: int, limit_s: float = LIMIT_S) -> int:
-    """How long answers may be so that one round fits, were guessing no help and each shown once more."""
+    """Returns the length of answers with which one round fits, if drafting saved no time at all.
+
+    Every prompt takes the time of its runs plus one, because the answers are replayed on the screen.
+    """
     most = limit_s / (num_prompts * (RUNS_PER_PROMPT + 1) * plain_token_s)
     return max(LEAST_TOKENS, min(MAX_TOKENS, int(most)))
 
 
 def order_of(index: int, policy: str) -> tuple[str, ...]:
-    """A B B A for one prompt, B A A B for the next: drift and order fall on both sides alike."""
+    """Returns A B B A for one prompt and B A A B for the next, so that drift affects both ways equally."""
     order = (PLAIN, policy, policy, PLAIN)
     return order if index % 2 == 0 else (policy, PLAIN, PLAIN, policy)
 
 
 def measure(
-    llm: LLM, prompt: DemoPrompt, params: SamplingParams, order: Sequence[str], told: Callable[[int], None]
+    llm: LLM, prompt: DemoPrompt, params: SamplingParams, order: Sequence[str], on_run: Callable[[int], None]
 ) -> Trial:
-    """Answer a prompt once for each entry of `order`; `told` hears the number of the run that begins."""
+    """Answers a prompt once for each policy in `order`; `on_run` is called with each run's number."""
     prompt_ids = encode(llm, prompt)
     runs = []
     for number, policy in enumerate(order):
-        told(number)
+        on_run(number)
         runs.append(answer(llm, prompt_ids, params, policy))
     trial = Trial(prompt, prompt_ids, tuple(runs))
-    return trial if trial.first_difference is None else _judged(llm, trial, params)
+    return trial if trial.first_difference is None else _with_gap(llm, trial, params)
 
 
-def _judged(llm: LLM, trial: Trial, params: SamplingParams) -> Trial:
-    """A trial whose texts part, with the reason."""
+def _with_gap(llm: LLM, trial: Trial, params: SamplingParams) -> Trial:
+    """Adds the gap at the first difference to a trial whose texts differ."""
     from wager.bench.ties import gap_at, near_tie
 
     assert trial.first_difference is not None
@@ -215,7 +219,7 @@ def figures_by_kind(trials: Iterable[Trial]) -> list[Figures]:
     by_kind: dict[str, list[Trial]] = {}
     for trial in trials:
         by_kind.setdefault(trial.prompt.kind, []).append(trial)
-    return [_figures(kind, own) for kind, own in by_kind.items()]
+    return [_figures(kind, group) for kind, group in by_kind.items()]
 
 
 def _figures(kind: str, trials: Sequence[Trial]) -> Figures:
@@ -238,19 +242,19 @@ def _figures(kind: str, trials: Sequence[Trial]) -> Figures:
     )
 
 
-def plain_scatter(trials: Iterable[Trial]) -> float:
-    """How far two plain runs of one prompt are apart, as a part of the quicker; the middle over prompts."""
-    apart = sorted(_apart(trial.plain) for trial in trials)
-    return apart[len(apart) // 2]
+def plain_noise(trials: Iterable[Trial]) -> float:
+    """Returns the relative time difference of two plain runs of a prompt, as the median over all prompts."""
+    differences = sorted(_time_difference(trial.plain) for trial in trials)
+    return differences[len(differences) // 2]
 
 
 def as_json(trials: Sequence[Trial]) -> dict[str, Any]:
-    """Everything measured, without the text of each frame."""
+    """Returns everything that was measured, without the text of each frame."""
     figures = figures_by_kind(trials)
     return {
         "kinds": [one._asdict() for one in figures],
         "geometric_mean": geometric_mean([one.speedup for one in figures]) if figures else None,
-        "plain_scatter": plain_scatter(trials) if trials else None,
+        "plain_scatter": plain_noise(trials) if trials else None,
         "trials": [_trial_dict(trial) for trial in trials],
     }
 
@@ -283,7 +287,7 @@ def _speed(runs: Sequence[Run]) -> float:
     return sum(run.num_tokens for run in runs) / sum(run.time_s for run in runs)
 
 
-def _apart(runs: Sequence[Run]) -> float:
+def _time_difference(runs: Sequence[Run]) -> float:
     times = [run.time_s for run in runs]
     return max(times) / min(times) - 1.0
 
@@ -291,7 +295,7 @@ def _apart(runs: Sequence[Run]) -> float:
 def rounds_within(
     rounds: Sequence[Sequence[DemoPrompt]], limit_s: float, clock: Callable[[], float] = time.perf_counter
 ) -> Iterator[tuple[int, DemoPrompt]]:
-    """Every prompt of the first round, and of later ones as long as another is likely to fit the time."""
+    """Yields all prompts of the first round, then more as long as another is likely to fit the time limit."""
     began = clock()
     done = 0
     for number, prompts in enumerate(rounds):

@@ -1,8 +1,8 @@
-"""What `wager demo` shows while it runs: two columns on a terminal, lines elsewhere.
+"""Shows the runs of `wager demo`: two columns on a terminal, lines of text elsewhere.
 
-Runs are timed one at a time and undisturbed; on a terminal the first plain run and the first with guesses are
-then shown together, each at the pace at which it came. Finished trials go in, characters come out: it runs no
-model. The table at the end is demo_table.py's.
+Runs are timed one at a time, before anything is drawn. On a terminal the first plain run and the first run
+with drafts are then replayed together at their measured speed. This file runs no model; demo_table.py prints
+the final table.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from wager.text.tokenizer import Tokenizer
 _FRAME_S = 0.05
 _PROMPT_LINES = 4
 _AROUND_TEXT = 11
-"""Lines of a terminal that the text leaves for prompt, frames and status."""
+"""Lines of the terminal that are reserved for the prompt, the borders and the status."""
 
 
 class DemoScreen(Protocol):
-    """Shows one prompt after the other."""
+    """Shows one prompt after another."""
 
     def begin(self, prompt: DemoPrompt, order: Sequence[str], brief: bool) -> None:
-        """A prompt's runs begin; `brief`: a line is enough for it."""
+        """Called before a prompt's runs. With `brief` the prompt is shown as one line."""
         ...
 
     def running(self, number: int) -> None:
-        """The run of that number begins."""
+        """Called before each run, with its number."""
         ...
 
     def show(self, trial: Trial) -> None:
-        """The prompt's runs are done."""
+        """Called after a prompt's runs."""
         ...
 
     def close(self) -> None:
-        """Leave the screen in order, whatever has happened."""
+        """Restores the terminal. Called at the end, also after an error."""
         ...
 
 
 class QuietScreen:
-    """For JSON: progress on stderr."""
+    """Prints only progress, to stderr. Used with --json."""
 
     def begin(self, prompt: DemoPrompt, order: Sequence[str], brief: bool) -> None:
         print(f"wager: {prompt.kind}", file=sys.stderr, flush=True)
@@ -65,7 +65,7 @@ class QuietScreen:
 
 
 class LineScreen:
-    """For pipes and files: what was asked, both speeds, the text once."""
+    """Prints each prompt, its answer and both speeds as lines. Used for pipes and files."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -75,7 +75,7 @@ class LineScreen:
         self._brief = brief
         if not brief:
             self._console.print(Text(f"\n{prompt.kind}"))
-            self._console.print(_indented(_end_of(prompt.shown, self._console.width - 4), "  > "))
+            self._console.print(_indented(_last_lines(prompt.display_text, self._console.width - 4), "  > "))
 
     def running(self, number: int) -> None: ...
 
@@ -85,15 +85,15 @@ class LineScreen:
             return
         plain, wager = trial.plain[0], trial.wager[0]
         self._console.print(_indented(plain.output.text.strip("\n"), "  | "), soft_wrap=True)
-        self._console.print(Text(f"  plain  {_pace(plain, plain.time_s)}"))
-        self._console.print(Text(f"  Wager  {_pace(wager, wager.time_s)}, {_bets(wager, wager.time_s)}"))
+        self._console.print(Text(f"  plain  {_progress(plain, plain.time_s)}"))
+        self._console.print(Text(f"  Wager  {_progress(wager, wager.time_s)}, {_bets(wager, wager.time_s)}"))
         self._console.print(Text(f"  {verdict(trial)}"))
 
     def close(self) -> None: ...
 
 
-class RaceScreen:
-    """For a terminal: plain decoding on the left, Wager on the right."""
+class SideBySideScreen:
+    """Replays plain decoding on the left and Wager on the right of a terminal."""
 
     def __init__(
         self,
@@ -118,8 +118,8 @@ class RaceScreen:
 
     def running(self, number: int) -> None:
         assert self._prompt is not None
-        who = "plain decoding" if self._order[number] == PLAIN else "Wager"
-        status = f"{self._prompt.kind}: timing {who}, run {number + 1} of {len(self._order)}"
+        name = "plain decoding" if self._order[number] == PLAIN else "Wager"
+        status = f"{self._prompt.kind}: timing {name}, run {number + 1} of {len(self._order)}"
         self._draw(Text(status, style="dim"))
 
     def show(self, trial: Trial) -> None:
@@ -132,7 +132,8 @@ class RaceScreen:
         height = min(max(side.num_lines for side in sides), max(self._console.height - _AROUND_TEXT, 4))
         began, end_s = self._clock(), max(side.run.time_s for side in sides)
         while (now_s := self._clock() - began) < end_s:
-            self._draw(self._view(trial, sides, now_s, height, _live_line(sides[1].run, now_s)))
+            status = Text(_bets(sides[1].run, now_s), style="dim")
+            self._draw(self._view(trial, sides, now_s, height, status))
             self._sleep(_FRAME_S)
         self._draw(self._view(trial, sides, end_s, height, Text(verdict(trial), style="bold")))
         self.close()
@@ -162,13 +163,13 @@ class RaceScreen:
             columns.add_column(ratio=1)
         columns.add_row(*(side.panel(now_s, height) for side in sides))
         kind = Text(trial.prompt.kind, style="bold")
-        prompt = _indented(_end_of(trial.prompt.shown, self._console.width - 2), "  ", "dim")
+        prompt = _indented(_last_lines(trial.prompt.display_text, self._console.width - 2), "  ", "dim")
         return Group(kind, prompt, columns, status)
 
 
 @dataclass
 class _Side:
-    """One column: a run and its painted pieces, one for each frame."""
+    """One column: a run and its coloured text, one piece for each frame."""
 
     title: str
     run: Run
@@ -180,63 +181,62 @@ class _Side:
 
     @property
     def num_lines(self) -> int:
-        """Of the whole text."""
+        """The number of lines of the whole text."""
         return len(Text.assemble(*self.pieces).wrap(self.console, self.width))
 
     def panel(self, now_s: float, height: int) -> Panel:
-        """The text as far as it had come by then; of a long one the end."""
+        """Draws the text that had arrived by `now_s`; only the last lines if it is longer than `height`."""
         while self._num_shown < len(self.run.frames) and self.run.frames[self._num_shown].at_s <= now_s:
             self._text.append_text(self.pieces[self._num_shown])
             self._num_shown += 1
         lines = list(self._text.wrap(self.console, self.width))[-height:]
         body = Text("\n").join(lines)
-        pace = _pace(self.run, now_s)
         return Panel(
             body,
             title=self.title,
             title_align="left",
-            subtitle=pace,
+            subtitle=_progress(self.run, now_s),
             subtitle_align="left",
             height=height + 2,
         )
 
 
 def brief_line(trial: Trial) -> Text:
-    """A trial in one line."""
+    """Describes a trial in one line."""
     plain, wager = trial.plain[0], trial.wager[0]
     speeds = f"plain {_speed(plain):.0f}, Wager {_speed(wager):.0f} tokens/s"
-    return Text(f"another of {trial.prompt.kind}: {speeds}; {verdict(trial)}")
+    return Text(f"second {trial.prompt.kind} prompt: {speeds}; {verdict(trial)}")
 
 
 def verdict(trial: Trial) -> str:
-    """Whether the texts are the same, and how the times compare."""
+    """Says whether the texts are the same, and how the times compare."""
     place = trial.first_difference
     if place is None:
         times = [sum(run.time_s for run in runs) for runs in (trial.plain, trial.wager)]
         count = trial.plain[0].num_tokens
-        return f"the same {count} tokens all four times; Wager was {times[0] / times[1]:.2f}x as fast"
+        speedup = times[0] / times[1]
+        return f"all four runs produced the same {count} tokens; Wager was {speedup:.2f}x as fast"
     if trial.is_near_tie:
-        return f"the texts part at token {place + 1}, at a near-tie: two scores {trial.gap:.0e} apart"
+        return (
+            f"the texts differ from token {place + 1} on, at a near-tie: "
+            f"the two best scores are {trial.gap:.0e} apart"
+        )
     return f"THE TEXTS DIFFER from token {place + 1} on"
 
 
-def _pace(run: Run, now_s: float) -> str:
-    """Tokens, seconds and tokens per second of a run by then."""
+def _progress(run: Run, now_s: float) -> str:
+    """Returns the tokens, seconds and tokens per second of a run until `now_s`."""
     now_s = min(now_s, run.time_s)
     count = sum(len(frame.event.token_ids) for frame in _until(run, now_s))
     speed = f"{count / now_s:.0f}" if now_s > 0.0 else "0"
     return f"{count} tokens in {now_s:.2f} s, {speed} tokens/s"
 
 
-def _live_line(run: Run, now_s: float) -> Text:
-    return Text(_bets(run, now_s), style="dim")
-
-
 def _bets(run: Run, now_s: float) -> str:
-    """The bet of the last step and the tokens per step by then."""
+    """Returns the bet of the last step and the tokens per step until `now_s`."""
     frames = _until(run, now_s)
     if not frames:
-        return "reading the prompt"
+        return "processing the prompt"
     count = sum(len(frame.event.token_ids) for frame in frames)
     return f"bet {frames[-1].event.bet}, {count / len(frames):.2f} tokens per step"
 
@@ -249,8 +249,8 @@ def _speed(run: Run) -> float:
     return run.num_tokens / run.time_s
 
 
-def _end_of(text: str, width: int) -> str:
-    """The last lines of a prompt, broken to the width: what the answer goes on from."""
+def _last_lines(text: str, width: int) -> str:
+    """Returns the last lines of a prompt, wrapped to the width."""
     lines = [part for line in text.splitlines() for part in textwrap.wrap(line, width) or [""]]
     return "\n".join(lines if len(lines) <= _PROMPT_LINES else ["...", *lines[-_PROMPT_LINES:]])
 

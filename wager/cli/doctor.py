@@ -1,8 +1,8 @@
-"""`wager doctor`: is this machine ready, is this model whole, does this drafter fit, and what holds?
+"""`wager doctor`: checks the machine, a model and its drafter, and shows the effective settings.
 
-Runs the checks of doctor_checks.py, shows them with every effective setting, the model's card and the source
-of each, and ends with status 0 (all well), 1 (warnings) or 2 (failures). Without a model it looks at the demo
-pair; with an empty one (`--model ""`) at the machine alone.
+Runs the checks of doctor_checks.py and prints them, followed by every setting and every value of the model's
+card with its source. The exit status is 0 (no problem), 1 (warnings) or 2 (failures). Without a model it
+checks the demo pair; with an empty name (`--model ""`) it checks the machine alone.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from wager.cli.doctor_checks import (
     Finding,
     Target,
     check_calibration,
-    check_drafter,
     check_machine,
     check_passes,
     check_target,
-    decide,
+    usable_cores,
 )
-from wager.cli.flags import config_flags, flagged, resolved, source_flags
+from wager.cli.doctor_drafter import check_drafter, drafter_folder
+from wager.cli.flags import config_flags, resolve_config, source_flags, with_flags
 from wager.config import EngineConfig
 from wager.errors import ConfigError
 from wager.policy import check_policy, settings_from
@@ -35,28 +35,26 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 class Report(NamedTuple):
-    """What was found, and the settings as they hold."""
-
     findings: list[Finding]
     settings: Resolved[EngineConfig]
     card: ModelCard | None = None
-    """None where no model was named."""
+    """The model's card; None if no model was named."""
 
 
-@flagged(source_flags(), config_flags(EngineConfig))
+@with_flags(source_flags(), config_flags(EngineConfig))
 def doctor(
     name: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="Target model: the same as --model.")
+        str | None, typer.Argument(metavar="MODEL", help="Target model, the same as --model.")
     ] = None,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     **values: object,
 ) -> None:
     """Check this machine, a model and its drafter, and show every effective setting with its source.
 
-    Exit status: 0 all well, 1 warnings, 2 failures.
+    Exit status: 0 no problem, 1 warnings, 2 failures.
     """
-    settings = resolved(values, EngineConfig, name)
+    settings = resolve_config(values, EngineConfig, name)
     report = examine(settings)
     if as_json:
         typer.echo(json.dumps(_as_dict(report), indent=1))
@@ -71,31 +69,59 @@ def exit_status(findings: Sequence[Finding]) -> int:
 
 
 def examine(settings: Resolved[EngineConfig]) -> Report:
-    """Run every check. The settings come back with what "auto" stands for here."""
+    """Runs every check and returns the settings with every "auto" replaced by its value."""
     config = settings.config
     findings = [*check_machine(config), _policy(config)]
     if not config.model.model:
-        findings.append(Finding("model", "ok", "none named: only the machine was looked at"))
-        return Report(findings, _decided(settings, None))
+        findings.append(Finding("model", "ok", "no model was named; only the machine was checked"))
+        return Report(findings, _without_auto(settings, None))
     found, target = check_target(config)
     model_type = str(target.values.get("model_type", "")) if target is not None else ""
     card = card_for(config.model.model, model_type)
     findings += [*found, *check_drafter(config, target)]
     findings += [*check_passes(config, target), *check_calibration(config, target)]
-    return Report(findings, _decided(settings, target), card)
+    return Report(findings, _without_auto(settings, target), card)
 
 
-def _decided(settings: Resolved[EngineConfig], target: Target | None) -> Resolved[EngineConfig]:
-    """As far as the model's own files let it: a value they state wrongly is a finding elsewhere."""
+def _without_auto(settings: Resolved[EngineConfig], target: Target | None) -> Resolved[EngineConfig]:
+    """Replaces every "auto", or nothing if the model's files have wrong values, which a check reports."""
     try:
-        return decide(settings, target)
+        return _resolve_auto(settings, target)
     except (ConfigError, ImportError):
         return settings
 
 
+def _resolve_auto(settings: Resolved[EngineConfig], target: Target | None) -> Resolved[EngineConfig]:
+    """Replaces every "auto" that can be decided without loading the model, and records the reason."""
+    import torch
+
+    from wager.nn.models.hf_config import choose_dtype
+
+    config = settings.config
+    if config.model.device == "auto":
+        has_cuda = torch.cuda.is_available()
+        reason = "auto: a CUDA device was found" if has_cuda else "auto: no CUDA device was found"
+        settings = settings.choose("device", "cuda" if has_cuda else "cpu", reason)
+    if config.threads == 0:
+        settings = settings.choose("threads", usable_cores(), "0: all cores that this process may use")
+    if target is None:
+        return settings
+    source = f"auto: {target.folder / 'config.json'}"
+    if config.model.dtype == "auto":
+        dtype = choose_dtype("auto", target.values, str(settings.value("device")))
+        settings = settings.choose("dtype", dtype.name, f"auto: {dtype.reason}")
+    if config.scheduler.max_context == 0:
+        settings = settings.choose("max_context", target.spec.max_position, source.replace("auto", "0"))
+    if config.model.drafter == "auto":
+        folder = drafter_folder(config, target)
+        reason = "auto: no trained drafter was found" if folder is None else "auto: found on this machine"
+        settings = settings.choose("drafter", "lookup" if folder is None else str(folder), reason)
+    return settings
+
+
 def _policy(config: EngineConfig) -> Finding:
     try:
-        name = check_policy(config.policy.policy_name, settings_from(config.policy))
+        name = check_policy(config.policy.policy, settings_from(config.policy))
     except ConfigError as error:
         return Finding("policy", "fail", str(error))
     return Finding("policy", "ok", name)

@@ -1,8 +1,8 @@
-"""Flags generated from fields: those of a configuration, and those of a request's sampling parameters.
+"""Generates command-line flags from the fields of a configuration and of SamplingParams.
 
-A verb names the groups it takes with `@flagged(...)` and receives them as keyword arguments; `taken` sorts
-out which were given. Names, help and defaults come from the fields, so a new field is a new flag. It knows no
-verb.
+A verb names its flag groups with `@with_flags(...)` and receives them as keyword arguments; `given_values`
+returns those the user gave. Names, help texts and defaults come from the fields, so a new field becomes a new
+flag. This file knows no verb.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from wager.resolve import PROFILES, Resolved, resolve
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
-# How a field of a request is typed on the command line.
+# The type of each sampling field on the command line, by the field's annotation.
 _TYPES: dict[str, Any] = {
     "int": int,
     "float": float,
@@ -39,43 +39,43 @@ _METAVARS = {int: "N", float: "X", bool: None, str: "TEXT", list[str]: "TEXT", l
 
 
 def config_flags(root: type[Any]) -> list[inspect.Parameter]:
-    """One flag for every field of a configuration."""
+    """Returns one flag for every field of a configuration."""
     return [_config_flag(setting) for setting in settings_of(root)]
 
 
 def source_flags() -> list[inspect.Parameter]:
-    """Where the configuration is read from: a profile and a file."""
-    profile = typer.Option(metavar="NAME", help=f"Set several at once: {', '.join(PROFILES)}.")
+    """Returns `--profile` and `--config`, which name where settings are read from."""
+    profile = typer.Option(metavar="NAME", help=f"Use a set of settings: {', '.join(PROFILES)}.")
     config = typer.Option(metavar="FILE.toml", help="Read settings from this file.")
     return [parameter("profile", str, profile), parameter("config", Path, config)]
 
 
 def sampling_flags() -> list[inspect.Parameter]:
-    """One flag for every field of a request that can be said in a word."""
-    return [_sampling_flag(one) for one in fields(SamplingParams) if one.metadata["flag"]]
+    """Returns one flag for every sampling field that can be given on a command line."""
+    return [_sampling_flag(field) for field in fields(SamplingParams) if field.metadata["flag"]]
 
 
-def flagged(*groups: list[inspect.Parameter]) -> Callable[[Function], Function]:
-    """Give a verb the generated flags behind its own; it takes them as `**values`, None where not given."""
+def with_flags(*groups: list[inspect.Parameter]) -> Callable[[Function], Function]:
+    """Adds generated flags to a verb, which receives them as `**values`; a flag not given is None."""
 
     def extend(function: Function) -> Function:
-        own = inspect.signature(function, eval_str=True).parameters.values()
-        named = [one for one in own if one.kind is not inspect.Parameter.VAR_KEYWORD]
-        generated = [one for group in groups for one in group]
+        parameters = inspect.signature(function, eval_str=True).parameters.values()
+        named = [p for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        generated = [flag for group in groups for flag in group]
         function.__signature__ = inspect.Signature([*named, *generated])  # type: ignore[attr-defined]
         return function
 
     return extend
 
 
-def resolved(values: Mapping[str, object], root: type[Any], model: str | None = None) -> Resolved[Any]:
-    """The configuration out of a verb's flags, this process's environment and the file they name.
+def resolve_config(values: Mapping[str, object], root: type[Any], model: str | None = None) -> Resolved[Any]:
+    """Builds the configuration from a verb's flags, the environment and the file that they name.
 
-    `model` is the verb's own argument, which says the same as `--model`.
+    `model` is the verb's positional argument, which means the same as `--model`.
     """
-    given = taken(values, config_flags(root))
+    given = given_values(values, config_flags(root))
     if model is not None and given.setdefault("model", model) != model:
-        raise ConfigError("model", given["model"], f"named once, not also as {model}")
+        raise ConfigError("model", given["model"], f"one model, but {model} is named too")
     profile, file = values.get("profile"), values.get("config")
     return resolve(
         file if isinstance(file, Path) else None,
@@ -86,24 +86,22 @@ def resolved(values: Mapping[str, object], root: type[Any], model: str | None = 
     )
 
 
-def say_default_model(settings: Resolved[Any]) -> None:
-    """One line on stderr where nobody named a model, for verbs that run one."""
+def announce_default_model(settings: Resolved[Any]) -> None:
+    """Prints a line on stderr when no model was named and the demo model is used."""
     if settings.sources["model.model"] == "default":
         name = settings.value("model")
-        print(
-            f"wager: no model was named: {name} answers, the toy pair that ships with Wager", file=sys.stderr
-        )
+        print(f"wager: no model was named: using {name}, a toy model included in Wager", file=sys.stderr)
 
 
-def taken(values: Mapping[str, object], group: list[inspect.Parameter]) -> dict[str, object]:
-    """Those of a verb's values that belong to this group and were given."""
-    names = [one.name for one in group]
+def given_values(values: Mapping[str, object], group: list[inspect.Parameter]) -> dict[str, object]:
+    """Returns the values of the flags in this group that the user gave."""
+    names = [flag.name for flag in group]
     return {name: values[name] for name in names if values.get(name) not in (None, [])}
 
 
 def sampling_params(values: Mapping[str, object]) -> SamplingParams:
-    """The request that the flags describe. Raises RequestError naming the field."""
-    given: dict[str, Any] = taken(values, sampling_flags())
+    """Builds the sampling parameters from the flags. Raises RequestError naming the field."""
+    given: dict[str, Any] = given_values(values, sampling_flags())
     if "logit_bias" in given:
         given["logit_bias"] = dict(_bias(text) for text in given["logit_bias"])
     return SamplingParams(**given)
@@ -118,13 +116,13 @@ def _bias(text: str) -> tuple[int, float]:
 
 
 def parameter(name: str, kind: Any, option: Any) -> inspect.Parameter:
-    """A flag that is None where it was not given."""
+    """Returns a flag whose value is None when it was not given."""
     annotation = Annotated[kind | None, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def _config_flag(setting: Setting) -> inspect.Parameter:
-    """Everything but a switch is taken as text: the field itself reads it and says what it allows."""
+    """Returns a field's flag. All values but switches arrive as text, which the field itself parses."""
     help = setting.help if setting.default == "" else f"{setting.help} [default: {_shown(setting.default)}]"
     if setting.allowed.type is bool:
         switch = f"{setting.flag}/--no-{setting.flag[2:]}"
@@ -133,16 +131,16 @@ def _config_flag(setting: Setting) -> inspect.Parameter:
     return parameter(setting.name, str, option)
 
 
-def _sampling_flag(one: Field[Any]) -> inspect.Parameter:
-    kind = _TYPES[str(one.type)]
-    metavar = "ID=X" if one.name == "logit_bias" else _METAVARS[kind]
-    flag = "--" + one.name.replace("_", "-")
-    help = one.metadata["help"]
-    if one.default not in (None, ()):
-        help += f" [default: {_shown(one.default)}]"
+def _sampling_flag(field: Field[Any]) -> inspect.Parameter:
+    kind = _TYPES[str(field.type)]
+    metavar = "ID=X" if field.name == "logit_bias" else _METAVARS[kind]
+    flag = "--" + field.name.replace("_", "-")
+    help = field.metadata["help"]
+    if field.default not in (None, ()):
+        help += f" [default: {_shown(field.default)}]"
     elif kind in (list[str], list[int]):
         help += " May be repeated."
-    return parameter(one.name, kind, typer.Option(flag, metavar=metavar, help=help))
+    return parameter(field.name, kind, typer.Option(flag, metavar=metavar, help=help))
 
 
 def _metavar(allowed: Allowed) -> str:

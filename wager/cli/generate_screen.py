@@ -1,8 +1,7 @@
-"""What `wager generate` shows while it runs: the text as it comes, accepted guesses coloured, a live line.
+"""Shows the text of `wager generate` while it is generated.
 
-Events go in, characters come out. On a terminal finished lines scroll by and the unfinished one stays with
-the live line (bet, tokens per step, ledger) in a region that is redrawn; elsewhere the text is written as it
-is. It loads nothing and asks the engine only for its ledger.
+On a terminal, accepted draft tokens are coloured, finished lines scroll up, and the last line is redrawn with
+a status line (bet, tokens per step, ledger). Without a terminal the text is written as it is.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from wager.text.detokenize import Detokenizer
 if TYPE_CHECKING:
     from wager.llm import StreamEvent
 
-# What a model writes must not steer the terminal: of the control characters only line end and tab are shown.
+# Control characters in a model's output must not reach the terminal; only line end and tab are kept.
 _CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 STYLES = {"guess": "green", "forced": "yellow", "target": ""}
 _REDRAW_S = 0.05
@@ -33,16 +32,16 @@ class Screen(Protocol):
     """Shows the text of one request."""
 
     def show(self, event: StreamEvent) -> None:
-        """Take in an event of the stream."""
+        """Shows one event of the stream."""
         ...
 
     def close(self) -> None:
-        """Leave everything so far on the screen; the line ends."""
+        """Prints what is not printed yet and ends the line."""
         ...
 
 
 class PlainScreen:
-    """For pipes and files: the text alone, at once."""
+    """Writes the text without colours. Used for pipes and files."""
 
     def __init__(self) -> None:
         self._open_line = False
@@ -60,10 +59,10 @@ class PlainScreen:
 
 
 class OriginPainter:
-    """Gives each character of the text the origin of its token.
+    """Colours each character of the text by the origin of its token.
 
-    The text lags behind the tokens where a character or a possible stop is unfinished, so pieces wait in a
-    queue until the text reaches them.
+    The text can be behind the tokens, because a character or a possible stop string is incomplete. A queue
+    holds the pieces of tokens whose text has not arrived yet.
     """
 
     def __init__(self, detokenizer: Detokenizer, styles: Mapping[str, str] = STYLES) -> None:
@@ -86,7 +85,7 @@ class OriginPainter:
 
 
 class LiveScreen:
-    """For a terminal."""
+    """Shows coloured text and a status line on a terminal."""
 
     def __init__(
         self, painter: OriginPainter, ledger: Callable[[], Account | None], console: Console | None = None
@@ -118,7 +117,7 @@ class LiveScreen:
             self._tail = Text()
 
     def status(self) -> Text:
-        """The live line."""
+        """Returns the status line."""
         parts = [f"bet {self._bet}", f"{self._tokens / max(self._steps, 1):.2f} tokens per step"]
         account = self._ledger()
         if account is not None:
@@ -126,7 +125,7 @@ class LiveScreen:
         return Text(" · ".join(parts), style="dim", no_wrap=True, overflow="ellipsis")
 
     def _scroll(self) -> None:
-        """Print what is finished: whole lines, and of a long one the rows that are full."""
+        """Prints all finished lines, and the full rows of a long line."""
         rows = [
             row
             for line in self._tail.split("\n", allow_blank=True)
@@ -138,6 +137,6 @@ class LiveScreen:
 
 
 def describe_ledger(account: Account) -> str:
-    """The account in a few words: time saved against plain decoding, and the speed that makes."""
+    """Describes the time saved compared with plain decoding, and the speed-up."""
     words = f"ledger {account.balance_ms / 1e3:+.2f} s"
     return words if account.speedup is None else f"{words} ({account.speedup:.2f}x plain)"

@@ -1,8 +1,7 @@
-"""`wager grow`: a trained pair in a big model's shape, computing what it did before.
+"""`wager grow`: enlarges a trained pair to the shape of a larger model without changing its output.
 
-Finds the folders, shows the plan and writes; what goes where is wager.train.grow's. The result is for
-measuring what a size costs with real acceptance: it says so at the end, and so must whoever shows figures of
-it.
+Finds the folders, prints the plan and writes the pair; the work is done in wager.train.grow. A grown pair
+measures what a model size costs with real acceptance rates; published figures must say that it was grown.
 """
 
 from __future__ import annotations
@@ -22,26 +21,31 @@ if TYPE_CHECKING:
 _DTYPES = ("bfloat16", "float16", "float32", "float64")
 _SHAPE_HELP = (
     f"A preset ({', '.join(PRESETS)}), sizes such as hidden=512,layers=24, or both: 8b,layers=40. "
-    f"Words: {', '.join(SHAPE_WORDS)}. Sizes not named are the preset's, or stay."
+    f"Names of sizes: {', '.join(SHAPE_WORDS)}. Without a preset the other sizes stay as they are."
 )
 
 
 def grow(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="New folder: the target, its drafter inside.")],
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="New folder for the target, with its drafter inside.")
+    ],
     shape: Annotated[str, typer.Option(metavar="SHAPE", help=_SHAPE_HELP)] = "8b",
     model: Annotated[str, typer.Option(metavar="FOLDER", help="The small target.")] = DEMO,
     drafter: Annotated[
-        str, typer.Option(metavar="FOLDER", help="Its DFlash drafter; auto: the one beside it; none.")
+        str,
+        typer.Option(
+            metavar="FOLDER", help="Its DFlash drafter; auto takes the one beside the target, none omits it."
+        ),
     ] = "auto",
     dtype: Annotated[
-        str, typer.Option(help=f"What weights are stored in: {', '.join(_DTYPES)}.")
+        str, typer.Option(help=f"Data type of the stored weights: {', '.join(_DTYPES)}.")
     ] = "bfloat16",
-    seed: Annotated[int, typer.Option(help="Of the random weights.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random weights.")] = 0,
 ) -> None:
-    """Enlarge a trained pair to a big model's shape without changing what it computes.
+    """Enlarge a trained pair to the shape of a larger model without changing its output.
 
-    Guesses are accepted as in the small pair and passes cost what they do in a model of that size. State
-    wherever you show its figures that the pair is a grown one.
+    The acceptance rates are those of the small pair, and a pass costs as much as in a model of that size. If
+    you publish figures of such a pair, say that it was grown.
     """
     import torch
 
@@ -53,7 +57,7 @@ def grow(
     for line in _describe(plan):
         typer.echo(line)
     write_pair(plan, out, lambda file, number, count: typer.echo(f"  {number}/{count}  {file}"))
-    typer.echo(f"Done: {out}. A grown pair: say so wherever its figures appear.")
+    typer.echo(f"Wrote {out}. If you publish figures of this pair, say that it was grown.")
 
 
 def _find(model: str, drafter: str) -> SmallPair:
@@ -68,12 +72,14 @@ def _find(model: str, drafter: str) -> SmallPair:
         return SmallPair(target, find_folder(drafter))
     beside = drafter_beside(target) if drafter == "auto" else None
     if beside is None:
-        raise InputError(f"{drafter!r} finds none beside {model}: name a DFlash folder, or none", "drafter")
+        raise InputError(
+            f"{drafter!r}: no DFlash drafter beside {model}; name its folder, or none", "drafter"
+        )
     return SmallPair(target, beside)
 
 
 def _describe(plan: GrowthPlan) -> list[str]:
-    """The sizes of both networks, before and after."""
+    """Returns the sizes of both networks before and after."""
     lines = [f"{plan.num_bytes / 1e9:.2f} GB to write in {str(plan.dtype).removeprefix('torch.')}"]
     for name, net in (("target", plan.target), ("drafter", plan.drafter)):
         if net is None:
@@ -82,7 +88,7 @@ def _describe(plan: GrowthPlan) -> list[str]:
         lines.append(
             f"{name}: {before.num_layers} layers x {growth.hidden.small} -> {after.num_layers} x "
             f"{growth.hidden.big}, heads {before.num_heads}/{before.num_kv_heads} of {before.head_dim} -> "
-            f"{after.num_heads}/{after.num_kv_heads} of {after.head_dim}, words {growth.vocab.small} -> "
+            f"{after.num_heads}/{after.num_kv_heads} of {after.head_dim}, vocabulary {growth.vocab.small} -> "
             f"{growth.vocab.big}, {net.num_parameters / 1e6:,.1f} M parameters"
         )
     return lines

@@ -1,8 +1,8 @@
-"""The command `wager`: finds the verb, runs it, and turns every ending into a line and an exit status.
+"""The command `wager`: finds the verb, runs it, and turns every outcome into an exit status.
 
-It knows each verb's name, one-line help and address, not what the verb does: a verb's module is imported when
-it is called, so `wager --help` starts without torch. A new verb is one file here and one line in VERBS.
-Exit status: 0 done, 2 an error the user can mend (one line on stderr), 130 interrupted, 1 a closed pipe.
+This file knows the name, one-line help and import address of each verb. A verb's module is imported when the
+verb is called, so `wager --help` does not import torch. A new verb is one file here and one line in VERBS.
+Exit status: 0 success, 2 an error the user can fix (one line on stderr), 130 interrupted, 1 a closed pipe.
 """
 
 import os
@@ -16,34 +16,35 @@ import typer
 from typer.core import TyperGroup
 
 from wager import log
+from wager.config import REMOVED_FIELDS
 from wager.errors import WagerError, one_line
 
 
 class Verb(NamedTuple):
-    """Where a verb lives, as `module:attribute`, and its line in `wager --help`."""
-
     address: str
+    """Where the verb's function is, as `module:attribute`."""
     help: str
+    """The verb's line in `wager --help`."""
 
 
 VERBS: dict[str, Verb] = {
-    "demo": Verb("wager.cli.demo:demo", "Plain decoding and Wager side by side, on the pair that ships."),
-    "generate": Verb("wager.cli.generate:generate", "Write text: a prompt in, the target's own words out."),
-    "serve": Verb("wager.cli.serve:serve", "Serve a model over HTTP, to the clients people already have."),
+    "demo": Verb("wager.cli.demo:demo", "Compare plain decoding and Wager on the built-in demo models."),
+    "generate": Verb("wager.cli.generate:generate", "Generate text from a prompt."),
+    "serve": Verb("wager.cli.serve:serve", "Serve a model over HTTP with OpenAI and Anthropic APIs."),
     "doctor": Verb("wager.cli.doctor:doctor", "Check this machine, a model and its drafter."),
-    "models": Verb("wager.cli.models:models", "List the known pairs of target and drafter."),
-    "bench": Verb("wager.cli.bench:bench", "Measure policies, and other decoders, against plain decoding."),
-    "simulate": Verb("wager.cli.simulate:simulate", "Replay a recorded trace under several policies."),
-    "train": Verb("wager.cli.train:train", "Train a drafter for a target, from a corpus."),
-    "train-target": Verb("wager.cli.train_target:train_target", "Train a small target from a corpus."),
-    "grow": Verb("wager.cli.grow:grow", "Enlarge a pair to a big model's shape, for honest measuring."),
+    "models": Verb("wager.cli.models:models", "List the known pairs of target model and drafter."),
+    "bench": Verb("wager.cli.bench:bench", "Measure policies and other decoders against plain decoding."),
+    "simulate": Verb("wager.cli.simulate:simulate", "Compare policies on recorded drafts, without a model."),
+    "train": Verb("wager.cli.train:train", "Train a drafter for a target model."),
+    "train-target": Verb("wager.cli.train_target:train_target", "Train a small target model from a corpus."),
+    "grow": Verb("wager.cli.grow:grow", "Enlarge a trained pair, to measure what a larger model costs."),
 }
 
 
 class _VerbGroup(TyperGroup):
-    """A group whose commands come from VERBS and are imported one at a time.
+    """A command group that takes its commands from VERBS and imports each when it is needed.
 
-    NOTE: typer carries its own copy of click, whose classes have no public names; hence `Any` for contexts.
+    NOTE: typer contains its own copy of click, whose classes have no public names. Contexts are `Any` here.
     """
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -68,7 +69,7 @@ def _plain_app(**options: Any) -> typer.Typer:
 
 
 def _load(name: str, verb: Verb) -> Any:
-    """The command object of a verb given as a function, or as a `typer.Typer` with sub-verbs of its own."""
+    """Returns the command object of a verb that is a function, or a `typer.Typer` with its own sub-verbs."""
     module, _, attribute = verb.address.partition(":")
     found = getattr(import_module(module), attribute)
     if not isinstance(found, typer.Typer):
@@ -93,22 +94,31 @@ def _top(
     ctx: typer.Context,
     log_level: Annotated[
         str | None,
-        typer.Option("--log", metavar="LEVEL", help="debug, info, warning or error [env: WAGER_LOG]."),
+        typer.Option(
+            "--log", metavar="LEVEL", help="Log level: debug, info, warning or error [env: WAGER_LOG]."
+        ),
     ] = None,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
-    """Speculative decoding that sizes its bets."""
+    """Speculative decoding that decides at every step how many tokens to draft."""
     log.configure(log_level)
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
 
 
-def _complain(message: str) -> int:
+def _print_error(message: str) -> int:
     print(f"wager: error: {message}", file=sys.stderr)
     return 2
+
+
+def _replacement(error: typer.TyperException) -> str:
+    """Names what replaces a flag of an earlier version."""
+    flag = str(getattr(error, "option_name", "")).removeprefix("--").removeprefix("no-")
+    replacement = REMOVED_FIELDS.get(flag.replace("-", "_"), "").replace("policy = ", "--policy ")
+    return f"; it was replaced by {replacement}" if replacement else ""
 
 
 def _usage_hint(error: typer.TyperException) -> str:
@@ -122,14 +132,14 @@ def _interrupted() -> int:
 
 
 def _closed_pipe() -> int:
-    # The interpreter flushes stdout once more when it exits: give it somewhere to write.
+    # The interpreter flushes stdout once more when it exits, so stdout must be writable.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 1
 
 
 def _call(args: Sequence[str] | None) -> int:
     command = typer.main.get_command(app)
-    # Outside its standalone mode typer answers with a status where a verb raised Exit or was interrupted.
+    # With standalone_mode=False typer returns a status where a verb raised Exit or was interrupted.
     status = command.main(args=args, prog_name="wager", standalone_mode=False)
     sys.stdout.flush()
     if status == 130:
@@ -138,13 +148,14 @@ def _call(args: Sequence[str] | None) -> int:
 
 
 def exit_status(args: Sequence[str] | None = None) -> int:
-    """Run one command line (default: this process's own) and return its exit status."""
+    """Runs one command line, by default the arguments of this process, and returns its exit status."""
     try:
         return _call(args)
     except WagerError as error:
-        return _complain(one_line(error))
+        return _print_error(one_line(error))
     except typer.TyperException as error:
-        return _complain(one_line(error.format_message()).rstrip(".") + _usage_hint(error))
+        message = one_line(error.format_message()).rstrip(".") + _replacement(error)
+        return _print_error(message + _usage_hint(error))
     except (KeyboardInterrupt, typer.Abort):
         return _interrupted()
     except BrokenPipeError:

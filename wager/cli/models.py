@@ -1,7 +1,6 @@
-"""`wager models`: the pair that ships, the known published pairs, or the one that belongs to a name.
+"""`wager models`: lists the demo pair and the known published pairs, or the pair for one model.
 
-The tables and the search are in wager.pairs; this only shows them, with sizes where the files are here. It
-fetches and loads nothing.
+The tables and the search are in wager.pairs; this file prints them. It downloads and loads nothing.
 """
 
 from __future__ import annotations
@@ -15,21 +14,21 @@ from wager.errors import InputError
 from wager.pairs import PAIRS, SHIPPED, Match, Pair, find_pair, shipped_folder
 
 SHIPPED_LICENCE = "Apache-2.0"
-"""Of the weights that ship; what they were trained on is listed in LICENCES.md beside them."""
+"""The licence of the demo weights. LICENCES.md beside them lists their training data."""
 
 
 def models(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="A model's name or folder: show only its pair.")
+        str | None, typer.Argument(metavar="NAME", help="Show only the pair for this model name or folder.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
 ) -> None:
-    """List the known pairs of target and drafter, or find the one that belongs to a name.
+    """List the known pairs of target and drafter, or find the pair for one model.
 
-    The pair that ships with Wager comes first. A name finds the pair whose target has the longest name
-    inside it.
+    The demo pair included in Wager comes first. With NAME, the pair is shown whose target name is part of
+    NAME; if there are several, the longest name wins.
     """
-    found = [Match(pair, True) for pair in (*SHIPPED, *PAIRS)] if name is None else [_only(name)]
+    found = [Match(pair, True) for pair in (*SHIPPED, *PAIRS)] if name is None else [_find(name)]
     if as_json:
         typer.echo(json.dumps([_as_dict(match) for match in found], indent=1))
         return
@@ -37,11 +36,11 @@ def models(
         typer.echo(line)
     if name is not None and not found[0].exact:
         typer.echo(
-            f"\n{name} is not that target itself: guesses stay exact, but fewer of them may be accepted."
+            f"\n{name} is not exactly this target: the output stays exact, but fewer drafts may be accepted."
         )
 
 
-def _only(name: str) -> Match:
+def _find(name: str) -> Match:
     match = find_pair(name)
     if match is None:
         raise InputError(f"no known pair for {name!r}; `wager models` lists them", "name")
@@ -58,7 +57,7 @@ def _as_dict(match: Match) -> dict[str, object]:
 
 
 def num_bytes(name: str) -> int:
-    """What a model that ships takes on the disk; 0 where it is missing."""
+    """Returns the size of a demo model on disk; 0 if it is missing."""
     folder = shipped_folder(name)
     assert folder is not None, name
     return sum(file.stat().st_size for file in folder.glob("*") if file.is_file())
@@ -69,7 +68,7 @@ def _note(pair: Pair) -> str:
         return pair.note
     sizes = [num_bytes(pair.target), num_bytes(pair.drafter)]
     if not all(sizes):
-        return f"{pair.note}, but is not in this installation"
+        return f"{pair.note}, but missing in this installation"
     return f"{pair.note}; {' + '.join(f'{size / 1e6:.1f}' for size in sizes)} MB, {SHIPPED_LICENCE}"
 
 

@@ -1,7 +1,4 @@
-"""What verbs with result files share: checking the files before the work, writing them, and showing progress.
-
-Every mistake is one line before anything runs. It knows no verb.
-"""
+"""Checks output files before the work starts, reports write errors, and shows progress. It knows no verb."""
 
 from __future__ import annotations
 
@@ -13,16 +10,16 @@ from pathlib import Path
 
 from wager.errors import InputError
 
-__all__ = ["Count", "check_outputs", "check_picture", "counting", "writing"]
+__all__ = ["ProgressCallback", "check_outputs", "check_picture", "progress_counter", "write_errors"]
 
 _PICTURES = (".png", ".svg", ".pdf")
 
-Count = Callable[[int, int, str], None]
-"""Called with how many are done, how many there are, and what comes next."""
+ProgressCallback = Callable[[int, int, str], None]
+"""Called with the number done, the total, and the name of the next item."""
 
 
 def check_outputs(files: Mapping[str, Path | None]) -> None:
-    """Every file must be writable before the work is done. Raises InputError naming the option."""
+    """Checks that every file can be written. Raises InputError naming the option."""
     for field, path in files.items():
         if path is None:
             continue
@@ -32,14 +29,14 @@ def check_outputs(files: Mapping[str, Path | None]) -> None:
             raise InputError(f"cannot write {path}", field=field)
 
 
-def check_picture(path: Path | None, field: str = "plot") -> None:
+def check_picture(path: Path | None) -> None:
     if path is not None and path.suffix.lower() not in _PICTURES:
-        raise InputError(f"{path} must end in {', '.join(_PICTURES)}", field=field)
+        raise InputError(f"{path} must end in {', '.join(_PICTURES)}", field="plot")
 
 
 @contextmanager
-def writing(field: str) -> Iterator[None]:
-    """A file that cannot be written is one line."""
+def write_errors(field: str) -> Iterator[None]:
+    """Turns an OSError into an InputError that names the option."""
     try:
         yield
     except OSError as error:
@@ -47,10 +44,10 @@ def writing(field: str) -> Iterator[None]:
 
 
 @contextmanager
-def counting(total: int, noun: str, parts: int = 4) -> Iterator[Count]:
-    """A bar on a terminal; elsewhere a line at every part of the way. On stderr both."""
+def progress_counter(total: int, noun: str, num_lines: int = 4) -> Iterator[ProgressCallback]:
+    """Shows a bar if stderr is a terminal, otherwise prints `num_lines` lines over the whole run."""
     if not sys.stderr.isatty():
-        yield _lines(noun, parts)
+        yield _print_lines(noun, num_lines)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -68,9 +65,9 @@ def counting(total: int, noun: str, parts: int = 4) -> Iterator[Count]:
         yield lambda done, _total, label: bar.update(task, completed=done, description=label)
 
 
-def _lines(noun: str, parts: int) -> Count:
-    def tell(done: int, total: int, _label: str) -> None:
-        if done and parts * done // total > parts * (done - 1) // total:
+def _print_lines(noun: str, num_lines: int) -> ProgressCallback:
+    def report(done: int, total: int, _label: str) -> None:
+        if done and num_lines * done // total > num_lines * (done - 1) // total:
             print(f"wager: {done} of {total} {noun}", file=sys.stderr, flush=True)
 
-    return tell
+    return report

@@ -1,7 +1,7 @@
-"""`wager serve`: an HTTP server in front of one model, with the APIs that clients already speak.
+"""`wager serve`: serves one model over HTTP with the APIs of OpenAI's and Anthropic's clients.
 
-Flags, environment and file become a checked configuration before anything is loaded; the work is
-wager.server's. It says where to point a client once the model is ready.
+Flags, environment and file become a checked configuration before anything is loaded; wager.server does the
+rest. When the model is ready, the command prints the addresses for clients.
 """
 
 from __future__ import annotations
@@ -14,51 +14,51 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from wager.cli.flags import config_flags, flagged, resolved, say_default_model, source_flags
+from wager.cli.flags import announce_default_model, config_flags, resolve_config, source_flags, with_flags
 from wager.errors import ConfigError, InputError
 from wager.policy import check_policy, settings_from
 from wager.resolve import Resolved
 from wager.server_config import ServeConfig
 
 if TYPE_CHECKING:
-    from wager.server.service import Service
+    from wager.server.model_service import ModelService
 
-_NEEDED = ("fastapi", "uvicorn", "pydantic")
+_REQUIRED_PACKAGES = ("fastapi", "uvicorn", "pydantic")
 
 
-@flagged(source_flags(), config_flags(ServeConfig))
+@with_flags(source_flags(), config_flags(ServeConfig))
 def serve(
     name: Annotated[
         str | None, typer.Argument(metavar="MODEL", help="Target model: the same as --model.")
     ] = None,
     **values: object,
 ) -> None:
-    """Serve a model over HTTP: the APIs of OpenAI and Anthropic clients, metrics, and a page to watch.
+    """Serve a model over HTTP: the APIs of OpenAI and Anthropic clients, metrics, and a web page.
 
-    Without a model the demo pair answers, which ships with Wager. It listens on this machine alone unless
-    --host says otherwise. The first SIGTERM or Ctrl-C lets running requests finish, a second one does not.
+    Without a model it serves the demo pair, which ships with Wager. It listens on loopback only unless --host
+    is given. The first SIGTERM or Ctrl-C lets running requests finish, a second one aborts them.
     """
-    began_s = time.monotonic()
-    settings: Resolved[ServeConfig] = resolved(values, ServeConfig, name)
+    started_s = time.monotonic()
+    settings: Resolved[ServeConfig] = resolve_config(values, ServeConfig, name)
     _check(settings.config)
-    say_default_model(settings)
+    announce_default_model(settings)
     from wager.server.run import serve as run
 
-    _speak_up()
-    run(settings, lambda service, port: _banner(service, port, time.monotonic() - began_s))
+    _set_up_logging()
+    run(settings, lambda service, port: _print_banner(service, port, time.monotonic() - started_s))
 
 
 def _check(config: ServeConfig) -> None:
-    missing = [name for name in _NEEDED if find_spec(name) is None]
+    missing = [name for name in _REQUIRED_PACKAGES if find_spec(name) is None]
     if missing:
         raise InputError(f"{', '.join(missing)} not installed: pip install 'wager[server]'", "serve")
     if not config.model.model:
         raise ConfigError("model", "", "a folder or a published name (see `wager models`)")
-    check_policy(config.policy.policy_name, settings_from(config.policy))
+    check_policy(config.policy.policy, settings_from(config.policy))
 
 
-def _speak_up() -> None:
-    """The access line on stderr as it is, and the web server's own warnings beside Wager's."""
+def _set_up_logging() -> None:
+    """Write access log lines to stderr without a prefix, and uvicorn's warnings to Wager's log."""
     access = logging.getLogger("wager.access")
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(message)s"))
@@ -71,12 +71,12 @@ def _speak_up() -> None:
     web.setLevel(logging.WARNING)
 
 
-def _banner(service: Service, port: int, took_s: float) -> None:
-    """Where to point a client."""
+def _print_banner(service: ModelService, port: int, took_s: float) -> None:
+    """Print the addresses for clients."""
     config = service.config
     host = f"[{config.host}]" if ":" in config.host else config.host
-    shown = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
-    address = f"http://{shown}:{port}"
+    reachable = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
+    address = f"http://{reachable}:{port}"
     notes = service.engine.parts.notes
     lines = [
         f"wager: {service.names[0]} is ready after {took_s:.1f} s",
@@ -88,7 +88,7 @@ def _banner(service: Service, port: int, took_s: float) -> None:
     ]
     if service.is_open:
         lines.append(
-            "  NOTE       anyone who reaches this address can use it: set api_key (see docs/security.md)"
+            "  NOTE       anyone who can reach this address can use it; set api_key (see docs/security.md)"
         )
     print("\n".join(lines), file=sys.stderr, flush=True)
 

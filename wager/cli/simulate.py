@@ -1,7 +1,7 @@
-"""`wager simulate`: replay a recorded trace under several policies and compare them.
+"""`wager simulate`: replays a recorded trace under several policies and compares them.
 
-Flags are turned into a checked comparison before any work begins, so that every mistake is one line at once.
-The work is in wager.trace; the table and the plot are in the two files beside this one.
+All flags are checked before the replay begins. The replay is in wager.trace; the table and the plot are in
+simulate_table.py and simulate_plot.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from wager.cli.outputs import check_outputs, check_picture, counting, writing
+from wager.cli.outputs import check_outputs, check_picture, progress_counter, write_errors
 from wager.errors import ConfigError
 from wager.trace.bod_range import BodRange
 from wager.trace.costs import NAMES, load_costs
@@ -41,49 +41,47 @@ class _Outputs(NamedTuple):
     decisions: Path | None
 
 
-def _many(help: str, metavar: str) -> Any:
-    return typer.Option(help=help, metavar=metavar, show_default=False)
+def _option(metavar: str, help: str, *names: str) -> Any:
+    return typer.Option(*names, metavar=metavar, help=help, show_default=False)
+
+
+_TRACES = "Recorded drafts [default: a small trace included in Wager]."
+_COSTS = "Costs of a machine: cpu, h200, moe or a JSON file [default: all three]."
+_POLICY = (
+    "Policy: auto, fixed:K, tree:B, bod or bod:tree, with an optional gate (ema+ or entropy+) before it "
+    "[default: auto]."
+)
+_SHIFT = "Replay these kinds one after another, such as code+prose. Other kinds need --kind."
+_NOISE = "Relative standard deviation of the times that policies observe."
+_STALL = "Make a step F times as long with probability P, such as 0.01x20."
+_FLOOR = "Largest loss against plain decoding, as a fraction of the time."
+_DECISIONS = "Write every decision here, one per line."
 
 
 def simulate(
-    traces: Annotated[
-        Path | None, typer.Option(metavar="FILE.npz", help="Recorded drafts [default: a small trace].")
-    ] = None,
-    costs: Annotated[
-        list[str] | None, _many("cpu, h200, moe or a JSON file [default: all three].", "CURVE")
-    ] = None,
-    policy: Annotated[
-        list[str] | None,
-        _many("auto, fixed:K, tree:B, bod, bod:tree; ema+ or entropy+ in front [default: auto].", "NAME"),
-    ] = None,
-    kind: Annotated[list[str] | None, _many("Only this kind of content.", "KIND")] = None,
-    temperature: Annotated[list[str] | None, _many("Only this temperature, as 0.8 or t08.", "T")] = None,
-    shift: Annotated[
-        list[str] | None, _many("Kinds one behind the other, as code+prose; alone unless --kind.", "KINDS")
-    ] = None,
-    rows: Annotated[int, typer.Option(help="Sequences that share a pass.")] = 1,
-    noise: Annotated[float, typer.Option(help="Relative spread of the times that policies see.")] = 0.0,
-    stalls: Annotated[
-        str, typer.Option(metavar="PxF", help="Chance and factor of stalls, as 0.01x20.", show_default=False)
-    ] = "0x1",
+    traces: Annotated[Path | None, _option("FILE.npz", _TRACES)] = None,
+    costs: Annotated[list[str] | None, _option("CURVE", _COSTS)] = None,
+    policy: Annotated[list[str] | None, _option("NAME", _POLICY)] = None,
+    kind: Annotated[list[str] | None, _option("KIND", "Use only this kind of content.")] = None,
+    temperature: Annotated[list[str] | None, _option("T", "Use only this temperature: 0.8 or t08.")] = None,
+    shift: Annotated[list[str] | None, _option("KINDS", _SHIFT)] = None,
+    rows: Annotated[int, typer.Option(help="Number of sequences in a batch.")] = 1,
+    noise: Annotated[float, typer.Option(help=_NOISE)] = 0.0,
+    stalls: Annotated[str, _option("PxF", _STALL)] = "0x1",
     seed: Annotated[int, typer.Option(help="Seed of noise and stalls.")] = 0,
-    floor: Annotated[float, typer.Option(help="How far the ledger may fall, as a part of the time.")] = 0.01,
-    bod_mode: Annotated[str | None, typer.Option(metavar="MODE", help="chain or tree, for `bod`.")] = None,
-    bod_min_bet: Annotated[int | None, typer.Option(metavar="N", help="Smallest bet of `bod`.")] = None,
-    bod_max_bet: Annotated[int | None, typer.Option(metavar="N", help="Largest bet of `bod`.")] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE.json", help="Write all cells here.")
-    ] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw bets and speeds here.")] = None,
-    decisions: Annotated[
-        Path | None, typer.Option(metavar="FILE.jsonl", help="Write every decision here, a line each.")
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="The table alone: no progress, no hints.")] = False,
+    floor: Annotated[float, typer.Option(help=_FLOOR)] = 0.01,
+    bod_mode: Annotated[str | None, _option("MODE", "chain or tree, for `bod`.")] = None,
+    bod_min_bet: Annotated[int | None, _option("N", "Smallest bet of `bod`.")] = None,
+    bod_max_bet: Annotated[int | None, _option("N", "Largest bet of `bod`.")] = None,
+    json_file: Annotated[Path | None, _option("FILE.json", "Write all results here.", "--json")] = None,
+    plot: Annotated[Path | None, _option("FILE.png", "Write a plot of bets and speeds here.")] = None,
+    decisions: Annotated[Path | None, _option("FILE.jsonl", _DECISIONS)] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print no progress and no hints.")] = False,
 ) -> None:
-    """Replay a recorded trace under several policies and compare their speed with plain decoding's.
+    """Compare policies on recorded drafts, without running a model.
 
-    Plain decoding (ar), the best fixed length in hindsight (best-fixed) and chains of perfect foresight
-    (oracle-chain) are always compared too.
+    Three references are always included: plain decoding (ar), the fixed draft length that was best for each
+    line (best-fixed), and chains of the perfect length at every step (oracle-chain).
     """
     outputs = _Outputs(json_file, plot, decisions)
     check_outputs(outputs._asdict())
@@ -114,13 +112,13 @@ def _run(comparison: Comparison, outputs: _Outputs, quiet: bool) -> list[Run]:
     with ExitStack() as stack:
         sink: Callable[[dict[str, object]], None] | None = None
         if outputs.decisions is not None:
-            stack.enter_context(writing("decisions"))
+            stack.enter_context(write_errors("decisions"))
             file = stack.enter_context(outputs.decisions.open("w", encoding="utf-8"))
 
             def sink(record: dict[str, object]) -> None:
                 file.write(json.dumps(record) + "\n")
 
-        progress = None if quiet else stack.enter_context(counting(comparison.num_cells, "cells"))
+        progress = None if quiet else stack.enter_context(progress_counter(comparison.num_cells, "cells"))
         return compare(comparison, progress, sink)
 
 
@@ -129,30 +127,28 @@ def _show(runs: list[Run], comparison: Comparison, outputs: _Outputs, quiet: boo
 
     show_table([run.cell for run in runs])
     if outputs.json is not None:
-        with writing("json"):
+        with write_errors("json"):
             outputs.json.write_text(json.dumps(as_json(runs), indent=1) + "\n", encoding="utf-8")
     if outputs.plot is not None:
         from wager.cli.simulate_plot import draw
 
-        with writing("plot"):
+        with write_errors("plot"):
             draw(runs, comparison, outputs.plot)
     if not quiet:
-        _say_where(outputs)
+        _print_written(outputs)
     if is_demo and not quiet:
-        _say_next()
+        _print_hints()
 
 
-def _say_where(outputs: _Outputs) -> None:
+def _print_written(outputs: _Outputs) -> None:
     for path in outputs:
         if path is not None:
             typer.echo(f"wrote {path}")
 
 
-def _say_next() -> None:
-    references = ", ".join(REFERENCES)
+def _print_hints() -> None:
     typer.echo(
-        f"\nThis was the trace that ships with Wager. Every run compares with {references}.\n"
-        "oracle-chain knows the future but bets on chains only, so a tree can be ahead of it.\n"
-        "Next: --policy fixed:5 --policy tree:16, --noise 0.1, --shift code+prose, --plot bets.png;\n"
-        "docs/policy.md says how bets are made, docs/trace-format.md how to bring a trace of your own."
+        f"\nThis trace is included in Wager. Every run is compared with {', '.join(REFERENCES)}.\n"
+        "Try: --policy fixed:5 --policy tree:16, --noise 0.1, --shift code+prose, --plot bets.png.\n"
+        "docs/policy.md explains how bets are chosen, docs/trace-format.md how to record your own trace."
     )

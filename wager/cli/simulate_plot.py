@@ -1,6 +1,6 @@
-"""The picture of `wager simulate`: bets over time in the first content and curve, and speeds by policy.
+"""Plots `wager simulate`: bets over time for the first content and cost curve, and speeds by policy.
 
-It draws finished runs and computes only means. Imported when a picture was asked for; opens no window.
+This file is imported only for --plot and opens no window.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from wager.cli.simulate_table import display_temperature, geometric_mean
+from wager.bench.figures import geometric_mean
+from wager.cli.simulate_table import display_temperature
 from wager.trace.hindsight import BEST_FIXED_NAME, ORACLE_NAME
 from wager.trace.replay import Replay
 from wager.trace.simulate import PLAIN_NAME, REFERENCES, Comparison, Content, Run
 
-# Okabe and Ito's palette: distinct for every common kind of colour vision. The references keep their colours.
+# The palette of Okabe and Ito, whose colours are distinct for all common kinds of colour vision.
 _COLOURS = ("#0072B2", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442")
 _REFERENCE_COLOURS = {PLAIN_NAME: "#B5B5B5", BEST_FIXED_NAME: "#E69F00", ORACLE_NAME: "#4D4D4D"}
 _DASHES = ("-", "--", "-.", ":")
@@ -27,7 +28,7 @@ _MEAN_STEPS = 40
 
 
 def draw(runs: Sequence[Run], comparison: Comparison, path: Path) -> None:
-    """Write the picture; its format follows the file's ending."""
+    """Writes the plot in the format of the file's suffix."""
     figure = Figure(figsize=(13, 5), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, width_ratios=(1.15, 1))
@@ -40,11 +41,11 @@ def draw(runs: Sequence[Run], comparison: Comparison, path: Path) -> None:
 
 
 def _styles(policies: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Colour and dash by policy, in drawing order: plain, best fixed, those asked for, perfect foresight."""
-    asked = [name for name in policies if name not in REFERENCES]
-    order = [*REFERENCES[:-1], *asked, REFERENCES[-1]]
+    """Returns colour and dash by policy, in drawing order; the last reference is drawn last."""
+    requested = [name for name in policies if name not in REFERENCES]
+    order = [*REFERENCES[:-1], *requested, REFERENCES[-1]]
     styles = {name: (colour, "-") for name, colour in _REFERENCE_COLOURS.items()}
-    for i, name in enumerate(asked):
+    for i, name in enumerate(requested):
         styles[name] = (_COLOURS[i % len(_COLOURS)], _DASHES[i // len(_COLOURS) % len(_DASHES)])
     return {name: styles[name] for name in order}
 
@@ -61,14 +62,14 @@ def _draw_bets(axes: Any, runs: Sequence[Run], comparison: Comparison, styles: d
     where = f"{content.kind}, T = {display_temperature(content.temperature)}, {costs.name} costs"
     axes.set_title(f"Bets over time: {where}", loc="left", fontsize=11)
     axes.set_xlabel("tokens emitted")
-    axes.set_ylabel(f"guesses verified per step (mean of {_MEAN_STEPS} steps)")
+    axes.set_ylabel(f"nodes verified per step (mean of {_MEAN_STEPS} steps)")
     axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
     axes.margins(x=0)
     _tidy(axes)
 
 
 def _moving_mean(replay: Replay) -> tuple[Any, Any]:
-    """Tokens emitted, and the mean of nodes over the steps around."""
+    """Returns the emitted tokens at each step, and the moving mean of the verified nodes."""
     nodes = np.array([step.num_nodes for step in replay.steps], np.float64)
     starts = np.array([step.start for step in replay.steps])
     window = np.ones(min(_MEAN_STEPS, len(nodes)))
@@ -87,7 +88,7 @@ def _mark_shifts(axes: Any, content: Content) -> None:
 
 
 def _draw_speeds(axes: Any, runs: Sequence[Run], comparison: Comparison, styles: dict[str, Any]) -> None:
-    """Grouped bars: a group per curve, a bar per policy, the mean over all contents."""
+    """Draws a group of bars per cost curve and a bar per policy, with the mean over all contents."""
     speeds: dict[tuple[str, str], list[float]] = {}
     for run in runs:
         speeds.setdefault((run.cell.policy, run.cell.costs), []).append(run.cell.tokens_per_s)

@@ -1,11 +1,10 @@
-"""The table of `wager simulate`: speed-up over plain decoding by content and curve, geometric means below.
+"""Prints the table of `wager simulate`: the speed-up over plain decoding by content and cost curve.
 
-It draws finished cells and computes nothing but means. Colours on a terminal, plain text elsewhere.
+Geometric means and notes follow below. Colours are used only on a terminal.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from wager.bench.figures import geometric_mean
 from wager.trace.hindsight import BEST_FIXED_NAME, ORACLE_NAME
 from wager.trace.simulate import PLAIN_NAME, Cell
 
@@ -22,7 +22,7 @@ _BEST = "bold green"
 
 
 class _Line(NamedTuple):
-    """One line of the table: where, and every policy's cell there."""
+    """One line of the table, with the cell of every policy."""
 
     content: str
     temperature: str
@@ -31,7 +31,7 @@ class _Line(NamedTuple):
 
 
 def show_table(cells: Sequence[Cell], console: Console | None = None) -> None:
-    """Print the comparison to stdout (or `console`)."""
+    """Prints the comparison to `console`, by default stdout."""
     policies = _columns(cells)
     if console is None:
         console = Console()
@@ -53,21 +53,17 @@ def show_table(cells: Sequence[Cell], console: Console | None = None) -> None:
         console.print(text, highlight=False, soft_wrap=True)
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    return math.exp(math.fsum(math.log(value) for value in values) / len(values))
-
-
 def display_temperature(label: str) -> str:
-    """t0 -> 0, t08 -> 0.8, t12 -> 1.2."""
+    """Turns a label into a number: t0 -> 0, t08 -> 0.8, t12 -> 1.2."""
     digits = label.removeprefix("t")
     return f"{digits[0]}.{digits[1:]}" if len(digits) > 1 else digits
 
 
 def _columns(cells: Sequence[Cell]) -> list[str]:
-    """The policies that were asked for, then the references; plain decoding is the measure, not a column."""
+    """Returns the requested policies, then the references. Plain decoding is the baseline and no column."""
     names = dict.fromkeys(cell.policy for cell in cells)
-    asked = [name for name in names if name not in (PLAIN_NAME, BEST_FIXED_NAME, ORACLE_NAME)]
-    return [*asked, BEST_FIXED_NAME, ORACLE_NAME]
+    requested = [name for name in names if name not in (PLAIN_NAME, BEST_FIXED_NAME, ORACLE_NAME)]
+    return [*requested, BEST_FIXED_NAME, ORACLE_NAME]
 
 
 def _lines(cells: Sequence[Cell]) -> list[_Line]:
@@ -111,7 +107,7 @@ def _mean_row(label: str, lines: list[_Line], policies: list[str], coloured: boo
 
 
 def _speedups(speedups: dict[str, float], coloured: bool) -> list[Text]:
-    """The best but for perfect foresight is marked: by colour, or by a star where there is none."""
+    """Marks the best speed-up, oracle-chain excluded: by colour on a terminal, otherwise by a star."""
     best = max(value for name, value in speedups.items() if name != ORACLE_NAME)
     shown = []
     for name, value in speedups.items():
@@ -133,14 +129,17 @@ def _mean_groups(lines: list[_Line]) -> list[tuple[str, list[_Line]]]:
 
 
 def _notes(lines: list[_Line], policies: list[str]) -> list[str]:
-    """The slowest cell of every policy that was asked for: what a mean does not show."""
-    notes = []
+    """Explains the references, and names the slowest line of every requested policy, which a mean hides."""
+    notes = [
+        f"{BEST_FIXED_NAME}: the fixed draft length, shown beside it, that is fastest in this line.",
+        f"{ORACLE_NAME}: the best chain length at every step, known in advance; a tree can be faster.",
+    ]
     for name in policies[:-2]:
         worst = min(lines, key=lambda line: line.cells[name].speedup)
         behind = min(line.cells[name].ledger_min for line in lines)
         notes.append(
-            f"{name}: slowest cell {worst.cells[name].speedup:.3f}x plain "
+            f"{name}: slowest line {worst.cells[name].speedup:.3f}x plain "
             f"({worst.content} T={display_temperature(worst.temperature)}, {worst.costs}); "
-            f"at most {-behind:.1f} ms behind plain decoding at any time"
+            f"never more than {-behind:.1f} ms behind plain decoding"
         )
     return notes

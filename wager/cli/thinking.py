@@ -1,7 +1,7 @@
-"""The flags that limit thinking, and what they make of a prompt: `wager generate` takes them.
+"""The flags of `wager generate` that limit thinking.
 
-A budget or an effort asks the model's chat template to begin inside its thinking; effort `none` asks it not
-to. The marks, the efforts and the room for the answer are the model card's.
+A budget or an effort tells the model's chat template to enable thinking; effort `none` disables it. The model
+card defines the thinking marks, the budget of each effort, and the tokens reserved for the answer.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from wager.llm import LLM
 
 
-class ThinkingWish(NamedTuple):
-    """What the flags say; None where they say nothing."""
+class ThinkingOptions(NamedTuple):
+    """The values of the flags; None for a flag that was not given."""
 
     budget: int | None = None
     effort: str | None = None
@@ -31,23 +31,25 @@ class ThinkingWish(NamedTuple):
 
     @property
     def is_given(self) -> bool:
-        return any(one is not None for one in self)
+        return any(value is not None for value in self)
 
     @property
-    def is_on(self) -> bool:
+    def is_enabled(self) -> bool:
         return self.effort != "none"
 
 
 def thinking_flags() -> list[inspect.Parameter]:
     """`--thinking-budget`, `--effort` and `--thinking-close`."""
     budget = typer.Option(
-        "--thinking-budget", metavar="N", help="Let it think, for at most so many tokens; then it answers."
+        "--thinking-budget", metavar="N", help="Enable thinking, limited to N tokens before the answer."
     )
-    effort = typer.Option("--effort", metavar="|".join(EFFORTS), help="The same in the model card's words.")
+    effort = typer.Option(
+        "--effort", metavar="|".join(EFFORTS), help="Set the thinking budget by the model card's levels."
+    )
     close = typer.Option(
         "--thinking-close",
         metavar="TEXT",
-        help="What is written to close its thinking instead of the card's.",
+        help="Text that ends the thinking when the budget is used up [default: the model card's].",
     )
     return [
         parameter("thinking_budget", int, budget),
@@ -56,39 +58,42 @@ def thinking_flags() -> list[inspect.Parameter]:
     ]
 
 
-def thinking_wish(values: Mapping[str, Any]) -> ThinkingWish:
-    """The wish behind the flags. Raises RequestError naming the field."""
-    wish = ThinkingWish(values.get("thinking_budget"), values.get("effort"), values.get("thinking_close"))
-    if wish.budget is not None and wish.budget < 0:
-        raise RequestError(f"{wish.budget} is not a whole number from 0", "thinking_budget")
-    if wish.effort is not None and wish.effort not in EFFORTS:
-        raise RequestError(f"{wish.effort!r} is none of {', '.join(EFFORTS)}", "effort")
-    if wish.budget and not wish.is_on:
-        raise RequestError("is none, and yet a budget is given", "effort")
-    return wish
+def thinking_options(values: Mapping[str, Any]) -> ThinkingOptions:
+    """Reads the thinking flags. Raises RequestError naming the field."""
+    options = ThinkingOptions(
+        values.get("thinking_budget"), values.get("effort"), values.get("thinking_close")
+    )
+    if options.budget is not None and options.budget < 0:
+        raise RequestError(f"{options.budget} is negative; expected a whole number from 0", "thinking_budget")
+    if options.effort is not None and options.effort not in EFFORTS:
+        raise RequestError(f"{options.effort!r} is not one of {', '.join(EFFORTS)}", "effort")
+    if options.budget and not options.is_enabled:
+        raise RequestError("is none, which contradicts the thinking budget", "effort")
+    return options
 
 
 class LimitedPrompt(NamedTuple):
-    """A prompt's ids, and its parameters with their limit."""
+    """A prompt's token ids, and its parameters with the thinking limit."""
 
     prompt_ids: list[int]
     params: SamplingParams
 
 
-def limited(llm: LLM, wish: ThinkingWish, prompt: Any, params: SamplingParams) -> LimitedPrompt:
-    """The prompt as its template has it for this wish, and the limit that holds for it."""
-    card = llm.card(wish.close)
-    prompt_ids = llm.encode(prompt, {"enable_thinking": wish.is_on})
-    return LimitedPrompt(prompt_ids, llm.limit_thinking(prompt_ids, params, wish.budget, wish.effort, card))
+def limit_thinking(llm: LLM, options: ThinkingOptions, prompt: Any, params: SamplingParams) -> LimitedPrompt:
+    """Renders the prompt with thinking enabled or disabled, and adds the thinking limit to its parameters."""
+    card = llm.card(options.close)
+    prompt_ids = llm.encode(prompt, {"enable_thinking": options.is_enabled})
+    limited = llm.limit_thinking(prompt_ids, params, options.budget, options.effort, card)
+    return LimitedPrompt(prompt_ids, limited)
 
 
-def say_budget(llm: LLM, wish: ThinkingWish, params: SamplingParams) -> None:
-    """One line on stderr: what holds, and where it came from."""
-    card = llm.card(wish.close)
-    decided = decide_budget(card, params.max_tokens, wish.budget, wish.effort)
-    tokens = "as long as it takes" if decided.budget is None else f"at most {decided.budget} tokens"
-    less = f", less than the {decided.asked} asked for" if decided.clamped else ""
+def announce_budget(llm: LLM, options: ThinkingOptions, params: SamplingParams) -> None:
+    """Prints the thinking limit and its source on stderr."""
+    card = llm.card(options.close)
+    decided = decide_budget(card, params.max_tokens, options.budget, options.effort)
+    tokens = "unlimited" if decided.budget is None else f"at most {decided.budget} tokens"
+    less = f", less than the requested {decided.asked}" if decided.clamped else ""
     print(
-        f"wager: thinks {tokens} ({decided.source}{less}), closed as the {card.thinking.source} says",
+        f"wager: thinking {tokens} ({decided.source}{less}); closing text from {card.thinking.source}",
         file=sys.stderr,
     )

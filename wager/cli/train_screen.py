@@ -1,7 +1,6 @@
-"""What `wager train` and `wager train-target` show while they run, on stderr: bars, or lines elsewhere.
+"""Shows the progress of `wager train` and `wager train-target` on stderr, as bars or as lines.
 
-Told of stages, written texts and reports; it knows no tensors and decides nothing. Also holds the first
-Ctrl-C back until an update is finished, so that the checkpoint is whole.
+It also defers the first Ctrl-C until the current update is finished, so that the checkpoint is consistent.
 """
 
 from __future__ import annotations
@@ -15,11 +14,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from wager.train.course import Watcher
+    from wager.train.drafter_training import TrainingListener
     from wager.train.loop import Progress
 
-_FIRST_INTERRUPT = b"\nwager: ends after this update, with a checkpoint; once more to end at once\n"
-_NAMES = {"own_text": "the target writes", "heldout": "held-out texts"}
+_FIRST_INTERRUPT = (
+    b"\nwager: stopping after this update, with a checkpoint; press Ctrl-C again to stop at once\n"
+)
+_NAMES = {"own_text": "texts of the target", "heldout": "held-out texts"}
 
 
 def report_line(progress: Progress) -> str:
@@ -30,7 +31,7 @@ def report_line(progress: Progress) -> str:
 
 
 def evaluation_line(found: Mapping[str, float]) -> str:
-    """Named figures, then the acceptance by depth without names."""
+    """Lists the named figures, then the acceptance rates by depth."""
     named = [f"{name} {value:.3f}" for name, value in found.items() if not name.startswith("depth ")]
     depths = [f"{value:.2f}" for name, value in found.items() if name.startswith("depth ")]
     by_depth = [f"acceptance by depth {' '.join(depths)}"] if depths else []
@@ -38,38 +39,38 @@ def evaluation_line(found: Mapping[str, float]) -> str:
 
 
 class LineScreen:
-    """For pipes and files: a line for every stage and report."""
+    """Prints a line for every stage and report. Used for pipes and files."""
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         print(f"wager: {text}", file=sys.stderr, flush=True)
 
-    def wrote(self, what: str, done: int, count: int) -> None:
-        self.say(f"{_NAMES.get(what, what)}: {done} of {count}")
+    def texts_written(self, what: str, done: int, count: int) -> None:
+        self.message(f"{_NAMES.get(what, what)}: {done} of {count}")
 
     def updated(self, progress: Progress) -> None:
-        self.say(report_line(progress))
+        self.message(report_line(progress))
         if progress.evaluation:
-            self.say(evaluation_line(progress.evaluation))
+            self.message(evaluation_line(progress.evaluation))
 
 
 class BarScreen:
-    """For a terminal: a bar for each stage; evaluations scroll by above."""
+    """Shows a bar for each stage on a terminal, and prints evaluations above the bars."""
 
     def __init__(self, bars: Any) -> None:
         self._bars = bars
         self._tasks: dict[str, Any] = {}
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         self._bars.console.print(text, highlight=False, markup=False)
 
-    def wrote(self, what: str, done: int, count: int) -> None:
+    def texts_written(self, what: str, done: int, count: int) -> None:
         self._move(_NAMES.get(what, what), done, count, "texts")
 
     def updated(self, progress: Progress) -> None:
         figures = f"loss {progress.loss:.4f}  lr {progress.lr:.1e}  {progress.rows_per_s:.3g} rows/s"
         self._move("updates", progress.update, progress.updates, figures)
         if progress.evaluation:
-            self.say(f"update {progress.update}{evaluation_line(progress.evaluation)}")
+            self.message(f"update {progress.update}{evaluation_line(progress.evaluation)}")
 
     def _move(self, name: str, done: int, count: int, figures: str) -> None:
         if name not in self._tasks:
@@ -78,8 +79,8 @@ class BarScreen:
 
 
 @contextmanager
-def training_screen() -> Iterator[Watcher]:
-    """Bars where stderr is a terminal, else lines."""
+def training_screen() -> Iterator[TrainingListener]:
+    """Yields a screen with bars if stderr is a terminal, otherwise one with lines."""
     if not sys.stderr.isatty():
         yield LineScreen()
         return
@@ -94,7 +95,7 @@ def training_screen() -> Iterator[Watcher]:
     from rich.progress import Progress as Bars
 
     columns = (
-        TextColumn("{task.description:>17}"),
+        TextColumn("{task.description:>19}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -106,23 +107,23 @@ def training_screen() -> Iterator[Watcher]:
 
 
 @contextmanager
-def held_interrupts() -> Iterator[Callable[[], bool]]:
-    """Inside, the first Ctrl-C only makes the yielded question answer yes; the second interrupts."""
-    asked = False
+def deferred_interrupt() -> Iterator[Callable[[], bool]]:
+    """Yields a function that returns True after the first Ctrl-C. The second Ctrl-C interrupts."""
+    interrupted = False
 
-    def take(_number: int, _frame: object) -> None:
-        nonlocal asked
-        if asked:
+    def on_interrupt(_number: int, _frame: object) -> None:
+        nonlocal interrupted
+        if interrupted:
             raise KeyboardInterrupt
-        asked = True
-        # Not print: the handler may run in the middle of one.
+        interrupted = True
+        # NOTE: This handler may run inside a call of print, which is not reentrant.
         os.write(2, _FIRST_INTERRUPT)
 
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    before = signal.signal(signal.SIGINT, take)
+    before = signal.signal(signal.SIGINT, on_interrupt)
     try:
-        yield lambda: asked
+        yield lambda: interrupted
     finally:
         signal.signal(signal.SIGINT, before)

@@ -1,6 +1,6 @@
-"""`wager train-target`: a small Qwen3 target and its tokenizer from a corpus, as an ordinary model folder.
+"""`wager train-target`: trains a small Qwen3 target and its tokenizer, and writes a model folder.
 
-A thin face over wager.train.target_course; flags, corpus files and endings are those of `wager train`.
+The training is in wager.train.target_training; corpus files and errors are handled as in `wager train`.
 """
 
 from __future__ import annotations
@@ -10,41 +10,43 @@ from typing import Annotated
 
 import typer
 
-from wager.cli.flags import config_flags, flagged, taken
-from wager.cli.train import CorpusFiles, MoreFiles, Resume, corpus_files, plain_failures, said_where
-from wager.cli.train_screen import held_interrupts, training_screen
+from wager.cli.flags import config_flags, given_values, with_flags
+from wager.cli.train import CorpusFiles, MoreFiles, Resume, announce_checkpoint, corpus_files, one_line_errors
+from wager.cli.train_screen import deferred_interrupt, training_screen
 from wager.errors import InputError
 from wager.resolve import resolve
 from wager.train.settings import TargetSettings
 
 
-@flagged(config_flags(TargetSettings))
+@with_flags(config_flags(TargetSettings))
 def train_target(
     more: MoreFiles = None,
     *,
     corpus: CorpusFiles = None,
-    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where the target goes.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write the target to this folder.")
+    ] = None,
     resume: Resume = None,
     **values: object,
 ) -> None:
-    """Train a small target and its tokenizer from scratch.
+    """Train a small target model and its tokenizer from scratch.
 
-    Chats (`messages`) are written with the demo pair's marks, which are special tokens of the tokenizer.
+    Chats (`messages`) use the role markers of the demo pair, which become special tokens of the tokenizer.
     """
     settings: TargetSettings = resolve(
-        flags=taken(values, config_flags(TargetSettings)), root=TargetSettings
+        flags=given_values(values, config_flags(TargetSettings)), root=TargetSettings
     ).config
     files = corpus_files(corpus, more)
     if out is None:
-        raise InputError("is missing: name the folder the target goes to", field="out")
-    with plain_failures(), training_screen() as watcher:
-        from wager.train.target_course import TargetCourse
+        raise InputError("is missing: name the folder for the target", field="out")
+    with one_line_errors(), training_screen() as listener:
+        from wager.train.target_training import TargetTraining
 
-        course = TargetCourse(files, out, settings, watcher)
-        course.prepare(resume)
-        tokenizer = course.tokenizer()
-        with held_interrupts() as stop, said_where(course.out.checkpoint, watcher.say):
-            trained = course.learn(tokenizer, stop)
+        training = TargetTraining(files, out, settings, listener)
+        training.prepare(resume)
+        tokenizer = training.tokenizer()
+        with deferred_interrupt() as stop, announce_checkpoint(training.out.checkpoint, listener.message):
+            trained = training.learn(tokenizer, stop)
     typer.echo(
         f"{trained.num_parameters:,} parameters, loss {trained.loss:.3f}, "
         f"held out {trained.heldout_loss:.3f} nats per token"

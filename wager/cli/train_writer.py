@@ -1,8 +1,8 @@
-"""Text written by a target through Wager's own engine, many requests at once, for training to learn from.
+"""Generates a target's text with Wager's engine, in large batches, as training data for a drafter.
 
-The bridge between `train`, which may not know the engine, and the engine. Decodes plainly: the text is the
-target's own in any case, and a large batch leaves little for guesses. Loaded at the first order only, and
-gone before the teacher is loaded, which wants the same memory.
+wager.train may not import the engine, so `wager train` passes this writer to it. It uses plain decoding,
+because a large batch leaves little room for drafts. The engine is loaded on the first call, and released
+before the training loads the target again.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from wager.train.texts import TextOrder
 
 
 class EngineWriter:
-    """Continues beginnings; used as a context, at whose end the engine is given up."""
+    """Continues prompts. Used as a context manager, which releases the engine at its end."""
 
     def __init__(self, folder: Path, settings: DrafterSettings, device: torch.device, context: int) -> None:
-        """`context` is the longest text, beginning included."""
+        """`context` is the length of the longest text with its prompt."""
         self._folder, self._settings = folder, settings
         self._device, self._context = device, context
         self._llm: LLM | None = None
 
     def __call__(self, orders: Sequence[TextOrder]) -> list[list[int]]:
-        """Raises ModelError where a text could not be written."""
+        """Returns the token ids of each text. Raises ModelError if a request failed."""
         if self._llm is None:
             self._llm = self._load()
         params = [
@@ -41,7 +41,7 @@ class EngineWriter:
         outputs = self._llm.generate([order.prompt_ids for order in orders], params)
         for output in outputs:
             if output.error:
-                raise ModelError(f"the target could not write: {output.error}")
+                raise ModelError(f"the target could not generate a text: {output.error}")
         return [output.token_ids for output in outputs]
 
     def __enter__(self) -> EngineWriter:
