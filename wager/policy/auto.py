@@ -39,7 +39,7 @@ from wager.policy.base import (
     Row,
     StepOutcome,
 )
-from wager.policy.costs import MAX_TOKENS
+from wager.policy.costs import MAX_TOKENS, DraftShape
 from wager.policy.experience import Experience, longest_context
 from wager.policy.exploration import Exploration
 from wager.policy.nodes import best_nodes
@@ -52,11 +52,9 @@ from wager.tree import Forest, build_forest
 SAVED_SURPLUS = 1.25
 """Budget saved before drafters are asked again, relative to the price now, because prices move."""
 FIRST_RUN = 16.0
-"""Steps in a row that a drafter is taken to run at first; they share the time of its first draft."""
-RUN_RATE = 0.2
-"""Share of the newest run in how long a drafter runs."""
-UNKNOWN_START = 1.0
-"""Plain steps that a batch's first draft is taken to be longer until one was timed: it reads prompts."""
+"""Steps in a row that rows are taken to draft at first; they share the time of their start."""
+RUN_RATE = 0.25
+"""Share of the newest run in how long rows draft."""
 SIZE_STEP = 2
 """Factor by which a pass may exceed the largest one measured: beyond it the cost is a guess."""
 SMALLEST_PART = 4
@@ -96,7 +94,9 @@ class _Option(NamedTuple):
     """What the draft is worth to each row that could have it, without the draft's own time."""
     draft_ms: float
     start_ms: float
-    """Additional time because the drafter did not run in the step before."""
+    """The part of `draft_ms` that is due to rows which did not draft in the step before."""
+    error_ms: float
+    """Standard error of `draft_ms`."""
 
 
 class _Details(NamedTuple):
@@ -129,8 +129,8 @@ class Auto:
         self.resting = Resting(experience.costs.drafters)
         self._running: frozenset[str] = frozenset()
         """Drafters that ran in the latest step."""
-        self._runs: dict[str, tuple[int, float]] = {}
-        """Steps of a drafter's present run, and the mean length of its runs."""
+        self._run_steps, self._run = FIRST_RUN, 0
+        """How many steps runs of drafts last on the mean, and how many the present one has lasted."""
         self._since_whole: dict[str, int] = {}
         """Drafts since the last whole one, by drafter."""
 
@@ -161,14 +161,20 @@ class Auto:
             best = min(options, key=lambda one: _loss_ms(one, step) / len(one.rows) ** INFORMATION)
         loss_ms, rest = (
             _loss_ms(best, step),
-            self.allowance.until_bearable(step, best.draft_ms + best.start_ms),
+            self.allowance.until_bearable(step, best.draft_ms + best.error_ms),
         )
         if best.value > 0.0:
             details = details._replace(gain_ms=loss_ms)
             if table.age(step.base_tokens) > STALE_STEPS or (
                 table.error(step.base_tokens) > UNSURE and table.age(step.base_tokens) > 2
             ):
-                loss_ms += max([self._start_ms(name, len(rows), step) for name in self._running], default=0.0)
+                loss_ms += max(
+                    [
+                        costs.start_ms(name, len(ids), begins=True)
+                        for name, ids in self.experience.running.items()
+                    ],
+                    default=0.0,
+                )
                 if self.exploration.affords(loss_ms):
                     return Plan(plain, prediction, details._replace(loss_ms=loss_ms))
                 details = details._replace(considered_ms=loss_ms)
@@ -212,50 +218,32 @@ class Auto:
         costs, found = self.experience.costs, list[_Option]()
         groups = self.yields.groups(rows, places, name)
         ordered = [place for _, group in groups for place in group.places]
-        whole_ms = costs.draft_ms(name, len(places), step.context_len)
+        running = self.experience.running.get(name, frozenset())
+        runs = np.array([rows[place].request_id in running for place in ordered])
+        # A row pays its start over the steps that it will draft, and so does it if it stops: it will start again.
+        spread = step.rate * costs.start_ms(name, 1, begins=False) / self._run_steps
+        begin_ms = costs.start_ms(name, 0, begins=True) / self._run_steps
+        whole_ms = costs.draft_ms(name, DraftShape(len(places)))
         due = self._since_whole.get(name, 0) >= WHOLE_EVERY
         for depth in (0,) if due else (0, *self.yields.depths(name, groups[0][0][1])):
-            if depth and costs.draft_ms(name, len(places), step.context_len, depth) > 0.98 * whole_ms:
+            if depth and costs.draft_ms(name, DraftShape(len(places), depth)) > 0.98 * whole_ms:
                 continue  # A shorter draft that saves no time shows less for the same price.
             own = [self.yields.at_depth(key, group, depth) for key, group in groups]
             num = len(places)
             while num:
                 values = row_values(step, own, num)
-                order = np.argsort(-values, kind="stable")[:num]
-                draft_ms, start_ms = (
-                    costs.draft_ms(name, num, step.context_len, depth),
-                    self._start_ms(name, num, step),
-                )
-                # Beginning pays a part of the start's time, and so does stopping: it will be paid again.
-                spread_ms = start_ms / self._run_of(name) * (-1.0 if name in self._running else 1.0)
-                value = float(values[order].sum()) - step.rate * (draft_ms + spread_ms)
+                worth = values + np.where(runs, spread, -spread)
+                order = np.argsort(-worth, kind="stable")[:num]
+                shape = DraftShape(num, depth, num - int(runs[order].sum()))
+                start_ms = costs.start_ms(name, shape.num_starting, begins=shape.begins)
+                draft_ms, error_ms = costs.draft_ms(name, shape), costs.draft_error_ms(name, shape)
+                spread_ms = draft_ms - start_ms + (begin_ms if shape.begins else -begin_ms)
+                value = float(worth[order].sum()) - step.rate * spread_ms
                 chosen = tuple(sorted([ordered[i] for i in order.tolist()]))
                 gains = dict(zip(ordered, values.tolist(), strict=True))
-                start_ms = 0.0 if name in self._running else start_ms
-                found.append(_Option(value, name, depth, chosen, gains, draft_ms, start_ms))
+                found.append(_Option(value, name, depth, chosen, gains, draft_ms, start_ms, error_ms))
                 num = num // 2 if num > SMALLEST_PART else 0
         return found
-
-    def _run_of(self, name: str) -> float:
-        """Steps over which the time of a first draft is spread."""
-        present, mean = self._runs.get(name, (0, FIRST_RUN))
-        return max(1.0, mean, present)
-
-    def _learn_runs(self, outcome: StepOutcome) -> None:
-        """How long drafters run until they cannot propose; a run that the policy ends says nothing."""
-        able = {name for share in outcome.rows for name in share.row.drafters}
-        for name in {*self._runs, *self._running}:
-            present, mean = self._runs.get(name, (0, FIRST_RUN))
-            if name in self._running:
-                self._runs[name] = present + 1, mean
-            elif present:
-                mean += 0.0 if name in able else RUN_RATE * (present - mean)
-                self._runs[name] = 0, mean
-
-    def _start_ms(self, name: str, num_rows: int, step: StepView) -> float:
-        """By how much a first draft of this drafter is longer than the drafts behind it."""
-        known_ms = self.experience.costs.start_ms(name, num_rows)
-        return (UNKNOWN_START * step.plain_ms if num_rows > 1 else 0.0) if known_ms is None else known_ms
 
     def _offers(
         self, step: StepView, rows: Sequence[Row], best: _Option, options: Sequence[_Option]
@@ -266,16 +254,11 @@ class Auto:
             offers[place] = Offer(best.drafter, best.depth)
         if best.value <= 0.0 or len(rows) == 1:
             return tuple(offers)
-        costs, counts = self.experience.costs, {Offer(best.drafter, best.depth): len(best.rows)}
-        before_ms = costs.drafts_ms(counts, step.context_len)
         for other in {one.drafter: one for one in reversed(options) if one.drafter != best.drafter}.values():
             more = {i: gain - (best.gains[i] if i in best.rows else 0.0) for i, gain in other.gains.items()}
             moved = [i for i, gain in more.items() if gain > 0.0]
-            if not moved:
-                continue
-            both_ms = costs.drafts_ms({**counts, Offer(other.drafter): len(moved)}, step.context_len)
-            spread_ms = other.start_ms / self._run_of(other.drafter)
-            if sum([more[i] for i in moved]) > step.rate * (both_ms - before_ms + spread_ms):
+            price_ms = self.experience.costs.draft_ms(other.drafter, DraftShape(max(len(moved), 1)))
+            if moved and sum([more[i] for i in moved]) > step.rate * price_ms:
                 for i in moved:
                     offers[i] = Offer(other.drafter)
                 break
@@ -329,10 +312,15 @@ class Auto:
         for share in outcome.rows:
             self.yields.step(share.row.request_id)
         self._running = frozenset([share.offer.drafter for share in outcome.rows if share.offer.drafter])
-        self._learn_runs(outcome)
         for name in self._running:
             depths = [share.offer.depth for share in outcome.rows if share.offer.drafter == name]
             self._since_whole[name] = 0 if 0 in depths else self._since_whole.get(name, 0) + 1
+        if self._running:
+            self._run += 1
+            self._run_steps = max(self._run_steps, self._run)
+        elif self._run:
+            self._run_steps += RUN_RATE * (self._run - self._run_steps)
+            self._run = 0
         self.paces.learn(outcome, self.experience.costs)
         details = None if outcome.plan is None else outcome.plan.details
         if isinstance(details, _Details):
@@ -396,4 +384,6 @@ def _value(option: _Option) -> float:
 
 def _loss_ms(option: _Option, step: StepView) -> float:
     """Time that is lost by taking this option where it does not pay, or by not taking it where it does."""
-    return abs(option.value) / step.rate + (option.start_ms if option.value <= 0.0 else 0.0)
+    if option.value > 0.0:
+        return option.value / step.rate
+    return option.error_ms + option.start_ms - option.value / step.rate

@@ -16,7 +16,7 @@ import numpy as np
 from wager.errors import InputError
 from wager.policy.base import FloatArray
 
-__all__ = ["MAX_TOKENS", "NEARLY_FLAT", "SHIFT_STRIKES", "CostCurve", "CostTable", "RobustTime"]
+__all__ = ["MAX_TOKENS", "NEARLY_FLAT", "SHIFT_STRIKES", "CostCurve", "CostTable"]
 
 MAX_TOKENS = 1024  # larger passes are prompt chunks, not bets: their times are not kept
 _FIRST_CLIP = math.log(3.0)  # how far a first sample may stand from what its neighbours say
@@ -150,34 +150,6 @@ class _Clip:
         if known:
             self.spread += 0.05 * (abs(residual) - self.spread)
         return residual
-
-
-class RobustTime:
-    """One time that has no size: a drafter's pass."""
-
-    def __init__(self, time_ms: float, *, is_laid: bool = False) -> None:
-        """`is_laid`: the time is from an earlier measurement."""
-        value = math.log(time_ms)
-        self._cell = _Cell.laid(value, 0) if is_laid else _Cell(value, 0)
-        self._clip = _Clip()
-        self.value_ms = time_ms
-
-    @property
-    def count(self) -> int:
-        """Samples, those of earlier measurements included."""
-        return self._cell.count
-
-    def scale(self, factor_log: float) -> None:
-        """The machine runs at another level."""
-        self._cell.move(factor_log)
-        self.value_ms = math.exp(self._cell.mean)
-
-    def observe(self, time_ms: float) -> None:
-        mean, value = self._cell.mean, math.log(time_ms)
-        if not self._cell.was_cold(value):
-            value = mean + self._clip(value - mean)
-        self._cell.add(value, self._cell.last + 1, 400.0, shifted=self._clip.shifted)
-        self.value_ms = math.exp(self._cell.mean)
 
 
 class CostTable:

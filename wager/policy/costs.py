@@ -14,8 +14,9 @@ from typing import NamedTuple
 import numpy as np
 
 from wager.errors import ConfigError
-from wager.policy.base import FloatArray, IntArray, Offer
-from wager.policy.cost_table import MAX_TOKENS, NEARLY_FLAT, SHIFT_STRIKES, CostCurve, CostTable, RobustTime
+from wager.policy.base import FloatArray, IntArray
+from wager.policy.cost_table import MAX_TOKENS, NEARLY_FLAT, SHIFT_STRIKES, CostCurve, CostTable
+from wager.policy.draft_costs import DraftModel, DraftShape
 
 __all__ = [
     "MAX_TOKENS",
@@ -24,25 +25,18 @@ __all__ = [
     "CostCurve",
     "CostModel",
     "CostTable",
+    "DraftShape",
     "DraftTime",
     "PassTime",
-    "RobustTime",
 ]
 
 _PROMPT = 64  # tokens from which a pass pushes out of near memory what smaller ones read again and again;
 _COLD = 3  # passes behind such a one are slow for that, and say nothing of those to come
-_BELIEVED = 3  # drafts of a size that must be timed before it may be thought dearer than its neighbours say
-_START_RATE = 0.3  # share of the newest first draft in what such drafts take longer
-_SHORTER = 0.8  # of the next deeper draft's time: what a shorter one is taken to need until it was timed
 
 
 def octave_of(num_rows: int) -> int:
     """Octaves of rows, by which times are known: 0 for 1, 1 for 2, 2 for 3 and 4, 3 for 5 to 8, ..."""
     return max(num_rows - 1, 0).bit_length()
-
-
-_DraftKey = tuple[str, int, int]
-"""A drafter, how deep it drafts (0: in full), and for how many rows in octaves."""
 
 
 class PassTime(NamedTuple):
@@ -97,12 +91,7 @@ class CostModel:
         self._latest = 0
         """Tokens of the latest pass."""
         self._tables: dict[tuple[int, int], CostTable] = {}
-        self._drafts: dict[_DraftKey, RobustTime] = {}
-        self._near: dict[_DraftKey, list[_DraftKey]] = {}
-        """For drafts that were not timed, those that were and come nearest."""
-        """By drafter, depth asked for (0: all of it) and octave of rows."""
-        self._starts: dict[tuple[str, int], float] = {}
-        """Milliseconds by drafter and octave of rows."""
+        self._drafts: dict[str, DraftModel] = {}
         self.measured = False
         """Whether any pass has been timed: until then every time is a guess."""
 
@@ -112,11 +101,12 @@ class CostModel:
             if num_tokens <= MAX_TOKENS and 0.0 < time_ms < math.inf:
                 self._shape(rows, context_len).lay(self._size(num_tokens), time_ms)
                 self.measured = True
-        for drafter, rows, depth, time_ms in drafts:
-            if 0.0 < time_ms < math.inf:
-                key = (drafter, depth, octave_of(rows))
-                self._drafts.setdefault(key, RobustTime(time_ms, is_laid=True))
-                self._near.clear()
+        usable = [draft for draft in drafts if 0.0 < draft.time_ms < math.inf]
+        for name in {draft.drafter for draft in usable} - set(self._drafts):
+            own = sorted([draft for draft in usable if draft.drafter == name], key=lambda one: one.depth)
+            for _, rows, depth, time_ms in own:
+                self._draft_model(name, rows).observe(DraftShape(rows, depth), time_ms)
+            self._drafts[name].trust()
 
     def observe_pass(
         self, num_tokens: int, rows: int, context_len: int, time_ms: float, *, is_bare: bool = True
@@ -139,7 +129,7 @@ class CostModel:
             for one in self._tables.values():
                 one.move(shift)
             for draft in self._drafts.values():
-                draft.scale(shift)
+                draft.scale(math.exp(shift))
         return shift
 
     def _is_cold(self, num_tokens: int) -> bool:
@@ -153,15 +143,17 @@ class CostModel:
         self._cold = max(0, self._cold - 1)
         return self._cold > 0
 
-    def observe_draft(self, drafter: str, rows: int, time_ms: float, depth: int = 0) -> None:
-        """A draft pass for `rows` rows, of which `depth` guesses were asked (0: all), took `time_ms`."""
-        if time_ms > 0 and math.isfinite(time_ms) and not self._cold:
-            key = (drafter, depth, octave_of(rows))
-            if key in self._drafts:
-                self._drafts[key].observe(time_ms)
-            else:
-                self._drafts[key] = RobustTime(time_ms)
-                self._near.clear()
+    def observe_drafts(self, shapes: Mapping[str, DraftShape], time_ms: float) -> None:
+        """The drafts of a step, by drafter, took `time_ms` together; the most uncertain one is corrected most."""
+        if self._cold or not 0.0 < time_ms < math.inf:
+            return
+        errors = {name: self.draft_error_ms(name, shape) for name, shape in shapes.items()}
+        residual = time_ms - sum([self.draft_ms(name, shape) for name, shape in shapes.items()])
+        total = sum([error**2 for error in errors.values()])
+        for name, shape in shapes.items():
+            part = errors[name] ** 2 / total if total else 1.0 / len(shapes)
+            own_ms = self.draft_ms(name, shape) + part * residual
+            self._draft_model(name, shape.num_rows).observe(shape, max(own_ms, 0.05 * time_ms / len(shapes)))
 
     def curve(self, rows: int, context_len: int) -> FloatArray:
         """Time of a pass by tokens in it, index 0 unused. A read-only view: copy before changing."""
@@ -185,89 +177,35 @@ class CostModel:
         """Time of a plain step of these rows: one token each."""
         return float(self.curve(rows, context_len)[min(rows, MAX_TOKENS)])
 
-    def draft_ms(self, drafter: str, rows: int, context_len: int, depth: int = 0) -> float:
-        """Time of one draft pass; a share of a plain pass, or of a deeper draft, until one was measured."""
-        octave = octave_of(rows)
-        own = self._drafts.get((drafter, depth, octave))
-        known = None if own is None else own.value_ms
-        if own is None or own.count < _BELIEVED:
-            near = self._near_draft_ms(drafter, depth, octave)
-            known = near if known is None or near is None else min(known, near)
-        if known is not None:
-            return known
-        if depth:
-            deeper = [key[1] for key in self._drafts if key[0] == drafter and key[1] > depth]
-            return _SHORTER * self.draft_ms(drafter, rows, context_len, min(deeper, default=0))
-        return self._draft_share * self.plain_ms(rows, context_len)
+    def draft_ms(self, drafter: str, shape: DraftShape) -> float:
+        """Expected time of a draft; a share of a plain pass until one was measured."""
+        model = self._drafts.get(drafter)
+        if model is not None:
+            return model.time_ms(shape)
+        return self._draft_share * self.plain_ms(shape.num_rows, 0)
 
-    def drafts_ms(self, rows_by_offer: Mapping[Offer, int], context_len: int) -> float:
-        """Time of all draft passes of a step, by what was asked and for how many rows.
+    def draft_error_ms(self, drafter: str, shape: DraftShape) -> float:
+        """Standard error of that time."""
+        return (self._drafts.get(drafter) or self._new_model(shape.num_rows)).error_ms(shape)
 
-        Of several drafters what they were seen to take together, and until then each its own: what the host
-        does for one of them it need not do for the other.
-        """
-        each = [
-            self.draft_ms(offer.drafter, num, context_len, offer.depth)
-            for offer, num in rows_by_offer.items()
-            if offer.drafter is not None
-        ]
-        if len(each) < 2:
-            return sum(each)
-        together = self._drafts.get(_together(rows_by_offer))
-        return sum(each) if together is None else min(max(together.value_ms, *each), sum(each))
-
-    def observe_drafts(self, rows_by_offer: Mapping[Offer, int], time_ms: float) -> None:
-        """Draft passes of several drafters took that long together."""
-        name, _, octave = _together(rows_by_offer)
-        self.observe_draft(name, 1 << octave, time_ms)
+    def start_ms(self, drafter: str, num_starting: int, *, begins: bool) -> float:
+        """The part of a draft's time that is due to rows which did not draft in the step before."""
+        model = self._drafts.get(drafter)
+        return 0.0 if model is None else model.start_ms(num_starting, begins=begins)
 
     @property
     def drafters(self) -> list[str]:
         """Drafters of which some draft was timed."""
-        return list(dict.fromkeys(name for name, _, _ in self._drafts if "+" not in name))
+        return list(self._drafts)
 
-    def knows_draft(self, drafter: str) -> bool:
-        """Whether any draft of this drafter was timed."""
-        return any(key[0] == drafter for key in self._drafts)
+    def _draft_model(self, drafter: str, rows: int) -> DraftModel:
+        return self._drafts.setdefault(drafter, self._new_model(rows))
 
-    def start_ms(self, drafter: str, rows: int) -> float | None:
-        """By how much a drafter's first draft behind steps without it is longer: it reads what it missed.
-
-        None before one was timed.
-        """
-        own = [key for key in self._starts if key[0] == drafter]
-        if not own:
-            return None
-        octave = octave_of(rows)
-        near = min(own, key=lambda key: abs(key[1] - octave))
-        return self._starts[near] * 2.0 ** (octave - near[1])
-
-    def observe_start(self, drafter: str, rows: int, more_ms: float) -> None:
-        """A first draft took so much longer than the drafts behind it do."""
-        key = (drafter, octave_of(rows))
-        before = self._starts.get(key, more_ms)
-        self._starts[key] = before + _START_RATE * (more_ms - before)
-
-    def _near_draft_ms(self, drafter: str, depth: int, octave: int) -> float | None:
-        """Of the same depth, between those of fewer and of more rows; for a whole draft any depth will do."""
-        key = (drafter, depth, octave)
-        near = self._near.get(key)
-        if near is None:
-            near = self._near[key] = self._nearest(*key)
-        if not near:
-            return None
-        low, high = self._drafts[near[0]].value_ms, self._drafts[near[-1]].value_ms
-        few, many = 1 << near[0][2], 1 << near[-1][2]
-        return low + (high - low) * ((1 << octave) - few) / max(many - few, 1) if len(near) == 2 else low
-
-    def _nearest(self, drafter: str, depth: int, octave: int) -> list[_DraftKey]:
-        """The nearest drafts of fewer rows and of more that were timed, or one, or none."""
-        own = [key for key in self._drafts if key[0] == drafter]
-        near = [key for key in own if key[1] == depth] or ([] if depth else own)
-        near = [key for key in near if key[2] != octave] or near
-        fewer = max((key for key in near if key[2] <= octave), key=_by_octave, default=None)
-        more = min((key for key in near if key[2] >= octave), key=_by_octave, default=None)
-        return [key for key in (fewer, more) if key is not None]
+    def _new_model(self, rows: int) -> DraftModel:
+        plain_ms = self.plain_ms(1, 0)
+        more_ms = max(0.0, self.plain_ms(rows, 0) - plain_ms) / max(rows - 1, 1)
+        share = self._draft_share
+        return DraftModel(share * plain_ms, share * more_ms, plain_ms, strikes=SHIFT_STRIKES)
 
     def _size(self, num_tokens: int) -> int:
         if self._is_padded:
@@ -287,16 +225,6 @@ class CostModel:
             return CostTable(self._prior)
         nearest = self._tables[min(known, key=lambda k: (abs(k[0] - key[0]), abs(k[1] - key[1])))]
         return CostTable(nearest.table(), largest=nearest.largest)
-
-
-def _together(rows_by_offer: Mapping[Offer, int]) -> _DraftKey:
-    """Under which the drafts of several drafters in one step are known."""
-    names = {offer.drafter for offer in rows_by_offer if offer.drafter is not None}
-    return "+".join(sorted(names)), 0, octave_of(sum(rows_by_offer.values()))
-
-
-def _by_octave(key: _DraftKey) -> int:
-    return key[2]
 
 
 def context_range(context_len: int) -> int:

@@ -6,11 +6,11 @@ every step; policies read it. It decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from wager.policy.base import Offer, Row, StepOutcome
-from wager.policy.costs import MAX_TOKENS, SHIFT_STRIKES, CostModel
+from wager.policy.costs import MAX_TOKENS, SHIFT_STRIKES, CostModel, DraftShape
 from wager.policy.ledger import Ledger
 from wager.policy.stats import SpeculationStats
 from wager.policy.survival import Survival
@@ -42,8 +42,8 @@ class Experience:
         self.stalled_ms = 0.0
         """Time that the machine stood still, or was slower than it was known to be."""
         self._late: list[_Late] = []
-        self._drafters: set[str | None] = set()
-        """Those that ran in the step before."""
+        self.running: dict[str, frozenset[Hashable]] = {}
+        """The requests for which each drafter ran in the latest step."""
         self._stalls = 0
         """Steps that drafted and stalled, in a row."""
 
@@ -51,12 +51,8 @@ class Experience:
         """Enter one finished step. Returns it as it was but for what the machine stood still."""
         if not outcome.rows:
             return outcome
-        context_len = 0
-        drafting: dict[Offer, int] = {}
-        for share in outcome.rows:
-            context_len = max(context_len, share.row.context_len)
-            if share.offer.drafter is not None:
-                drafting[share.offer] = drafting.get(share.offer, 0) + 1
+        context_len = longest_context([share.row for share in outcome.rows])
+        drafting = self.draft_shapes([(share.row, share.offer) for share in outcome.rows])
         is_divided = self._is_divided(outcome, context_len, drafting)
         if not is_divided:
             outcome = self._divided(outcome, context_len)
@@ -69,7 +65,9 @@ class Experience:
             )
             if shift:
                 self._refund(slower=shift > 0.0)
-        self._observe_drafts(outcome, context_len, drafting)
+        if drafting:
+            self.costs.observe_drafts(drafting, outcome.draft_ms)
+        self.running = _requests_by_drafter(outcome)
         for item in outcome.evidence:
             stood = leading_hits(item.ranks.tolist())
             self.survival.observe(stood, len(item.ranks), (item.drafter, item.phase))
@@ -77,22 +75,23 @@ class Experience:
             return outcome
         return outcome._replace(verify_ms=moving * outcome.verify_ms, draft_ms=moving * outcome.draft_ms)
 
-    def _observe_drafts(self, outcome: StepOutcome, context_len: int, drafting: dict[Offer, int]) -> None:
-        """The time of drafts, or of their start where a drafter did not run in the step before."""
-        running, self._drafters = self._drafters, {offer.drafter for offer in drafting}
-        if self._drafters <= running and len(drafting) > 1:
-            self.costs.observe_drafts(drafting, outcome.draft_ms)
-        if len(drafting) != 1:
-            return
-        (drafter, depth), num_rows = next(iter(drafting.items()))
-        assert drafter is not None
-        if drafter in running or not self.costs.knows_draft(drafter):
-            self.costs.observe_draft(drafter, num_rows, outcome.draft_ms, depth)
-        if drafter not in running:
-            known_ms = self.costs.draft_ms(drafter, num_rows, context_len, depth)
-            self.costs.observe_start(drafter, num_rows, max(0.0, outcome.draft_ms - known_ms))
+    def draft_shapes(self, offers: Iterable[tuple[Row, Offer]]) -> dict[str, DraftShape]:
+        """The drafts of a step, by drafter."""
+        found: dict[str, DraftShape] = {}
+        for row, (drafter, depth) in offers:
+            if drafter is None:
+                continue
+            starts = row.request_id not in self.running.get(drafter, ())
+            known = found.get(drafter)
+            if known is None:
+                found[drafter] = DraftShape(1, depth, int(starts))
+            else:
+                num_rows, deepest, num_starting = known
+                deepest = max(deepest, depth) if deepest and depth else 0
+                found[drafter] = DraftShape(num_rows + 1, deepest, num_starting + starts)
+        return found
 
-    def _is_divided(self, outcome: StepOutcome, context_len: int, drafting: dict[Offer, int]) -> bool:
+    def _is_divided(self, outcome: StepOutcome, context_len: int, drafting: Mapping[str, DraftShape]) -> bool:
         """Whether a step's times are those of its pass and its drafts.
 
         Of several rows that draft on a device they are not, and of many the difference is large: the pass
@@ -109,7 +108,7 @@ class Experience:
         pass_ms = min(pass_ms, took_ms)
         return outcome._replace(verify_ms=pass_ms, draft_ms=took_ms - pass_ms)
 
-    def _post(self, outcome: StepOutcome, context_len: int, drafting: dict[Offer, int]) -> float:
+    def _post(self, outcome: StepOutcome, context_len: int, drafting: Mapping[str, DraftShape]) -> float:
         """Share the step's time among its rows by their tokens in the pass, on both sides of the account.
 
         Plain decoding would have run the same pass without the nodes, and one plain step more for every token
@@ -162,11 +161,11 @@ class Experience:
         step_ms = float(curve[min(num_emitting, MAX_TOKENS)]) / max(num_emitting, 1)
         return _Prices(pending_ms, step_ms)
 
-    def _expected_ms(self, outcome: StepOutcome, context_len: int, drafting: dict[Offer, int]) -> float:
+    def _expected_ms(self, outcome: StepOutcome, context_len: int, drafting: Mapping[str, DraftShape]) -> float:
         expected = outcome.verify_ms
         if _is_priced(outcome):
             expected = float(self.costs.curve(len(outcome.rows), context_len)[outcome.num_tokens])
-        return expected + self.costs.drafts_ms(drafting, context_len)
+        return expected + sum([self.costs.draft_ms(name, shape) for name, shape in drafting.items()])
 
     def _stalled_ms(self, spent_ms: float, expected: float) -> float:
         """Time that the machine stood still: no bet made it, so no account pays for it.
@@ -192,6 +191,14 @@ def _is_priced(outcome: StepOutcome) -> bool:
 
 
 _STALL = 2.0  # beyond three times what was expected, a step has stalled
+
+
+def _requests_by_drafter(outcome: StepOutcome) -> dict[str, frozenset[Hashable]]:
+    found: dict[str, list[Hashable]] = {}
+    for share in outcome.rows:
+        if share.offer.drafter is not None:
+            found.setdefault(share.offer.drafter, []).append(share.row.request_id)
+    return {name: frozenset(ids) for name, ids in found.items()}
 
 
 def leading_hits(ranks: list[int]) -> int:

@@ -5,11 +5,12 @@ Times are those of the cost model, so that a stall does not move a speed-up. It 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from wager.policy.base import Offer, Row, StepOutcome
-from wager.policy.costs import MAX_TOKENS, CostModel
+from wager.policy.base import Row, StepOutcome
+from wager.policy.costs import MAX_TOKENS, CostModel, DraftShape
 from wager.policy.experience import longest_context
 
 PACE_MEMORY = 0.99
@@ -57,11 +58,11 @@ class Paces:
         if not shares or sum([share.row.emits for share in shares]) < len(shares):
             return
         num_rows, context_len = len(shares), longest_context([share.row for share in shares])
-        curve, offers = costs.curve(num_rows, context_len), dict[Offer, int]()
-        for share in shares:
-            if share.offer.drafter is not None:
-                offers[share.offer] = offers.get(share.offer, 0) + 1
-        spent_ms = float(curve[min(outcome.num_tokens, MAX_TOKENS)]) + costs.drafts_ms(offers, context_len)
+        curve, drafting = costs.curve(num_rows, context_len), Counter(share.offer for share in shares)
+        spent_ms = float(curve[min(outcome.num_tokens, MAX_TOKENS)])
+        for (drafter, depth), num_drafting in drafting.items():
+            if drafter is not None:
+                spent_ms += costs.draft_ms(drafter, DraftShape(num_drafting, depth))
         spent = spent_ms / float(curve[min(num_rows, MAX_TOKENS)])
         for share in shares:
             own = self._own.get(share.row.request_id)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from wager.policy.base import UNLIMITED, Row
 from wager.policy.costs import octave_of
 
-LONGEST_REST = 256
+LONGEST_REST = 16
 """Steps of a rest at most: costs and texts may have changed."""
 USUALLY = 0.5
 """Share of the asked rows for which a drafter must be able to propose to count as able unasked."""
