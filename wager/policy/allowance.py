@@ -13,6 +13,8 @@ from wager.policy.base import Row
 from wager.policy.ledger import Account, Ledger
 from wager.policy.valuation import StepView
 
+RISKED_SHARE = 0.5
+"""Part of the ledger's floor that bets may use; the rest is for what no bet is charged with."""
 START_ALLOWANCE = 2.0
 """Plain steps that an account may be behind before it has had time to gain."""
 
@@ -25,7 +27,9 @@ class Allowance:
 
     def of_all_ms(self, step: StepView) -> float:
         """Time that bets may still lose by the account of all requests."""
-        return self._ledger.allowance_ms(self._ledger.total, START_ALLOWANCE * step.plain_ms)
+        total = self._ledger.total
+        kept_ms = (1.0 - RISKED_SHARE) * self._ledger.floor * total.elapsed_ms
+        return self._ledger.allowance_ms(total, START_ALLOWANCE * step.plain_ms) - kept_ms
 
     def of_row_ms(self, row: Row, step: StepView) -> float:
         """The same by a request's own account, whose time is its share of every step."""

@@ -59,7 +59,7 @@ SIZE_STEP = 2
 """Factor by which a pass may exceed the largest one measured: beyond it the cost is a guess."""
 SMALLEST_PART = 4
 """Rows up to which all of them draft or none does: a draft of fewer takes about as long."""
-INFORMATION = 0.7
+INFORMATION = 0.5
 """Power of the number of its rows that an exploration is worth."""
 STALE_STEPS = 256
 """Passes after which a plain pass should be timed again."""
@@ -95,8 +95,6 @@ class _Option(NamedTuple):
     draft_ms: float
     start_ms: float
     """The part of `draft_ms` that is due to rows which did not draft in the step before."""
-    error_ms: float
-    """Standard error of `draft_ms`."""
 
 
 class _Details(NamedTuple):
@@ -161,7 +159,7 @@ class Auto:
             best = min(options, key=lambda one: _loss_ms(one, step) / len(one.rows) ** INFORMATION)
         loss_ms, rest = (
             _loss_ms(best, step),
-            self.allowance.until_bearable(step, best.draft_ms + best.error_ms),
+            self.allowance.until_bearable(step, best.draft_ms),
         )
         if best.value > 0.0:
             details = details._replace(gain_ms=loss_ms)
@@ -236,12 +234,12 @@ class Auto:
                 order = np.argsort(-worth, kind="stable")[:num]
                 shape = DraftShape(num, depth, num - int(runs[order].sum()))
                 start_ms = costs.start_ms(name, shape.num_starting, begins=shape.begins)
-                draft_ms, error_ms = costs.draft_ms(name, shape), costs.draft_error_ms(name, shape)
+                draft_ms = costs.draft_ms(name, shape)
                 spread_ms = draft_ms - start_ms + (begin_ms if shape.begins else -begin_ms)
                 value = float(worth[order].sum()) - step.rate * spread_ms
                 chosen = tuple(sorted([ordered[i] for i in order.tolist()]))
                 gains = dict(zip(ordered, values.tolist(), strict=True))
-                found.append(_Option(value, name, depth, chosen, gains, draft_ms, start_ms, error_ms))
+                found.append(_Option(value, name, depth, chosen, gains, draft_ms, start_ms))
                 num = num // 2 if num > SMALLEST_PART else 0
         return found
 
@@ -386,4 +384,4 @@ def _loss_ms(option: _Option, step: StepView) -> float:
     """Time that is lost by taking this option where it does not pay, or by not taking it where it does."""
     if option.value > 0.0:
         return option.value / step.rate
-    return option.error_ms + option.start_ms - option.value / step.rate
+    return option.start_ms - option.value / step.rate
