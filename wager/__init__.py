@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from wager.errors import WagerError
     from wager.llm import LLM
     from wager.policy.bod import BODConfig, BODController, BODObservation, bod_optimal_bet
-    from wager.policy.stats import ExponentialMovingAverage, SpeculationStats
+    from wager.stats import ExponentialMovingAverage, SpeculationStats
     from wager.records import SamplingParams
 
     __version__: str
@@ -37,10 +37,10 @@ _HOMES = {
     "BODController": "wager.policy.bod",
     "BODObservation": "wager.policy.bod",
     "EngineConfig": "wager.config",
-    "ExponentialMovingAverage": "wager.policy.stats",
+    "ExponentialMovingAverage": "wager.stats",
     "LLM": "wager.llm",
     "SamplingParams": "wager.records",
-    "SpeculationStats": "wager.policy.stats",
+    "SpeculationStats": "wager.stats",
     "WagerError": "wager.errors",
     "bod_optimal_bet": "wager.policy.bod",
 }

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from wager.engine.budget import Thinking
-from wager.policy.stats import SpeculationStats
+from wager.stats import SpeculationStats
 from wager.records import CloseKind, CloseReport, SamplingParams
 from wager.text.constraint import Constraint
 from wager.text.detokenize import Detokenizer

@@ -28,7 +28,6 @@ from wager.policy.experience import Experience
 from wager.policy.ledger import Account, Ledger
 from wager.policy.names import check_policy, make_policy, needs_target_p1
 from wager.policy.settings import PolicySettings, settings_from
-from wager.policy.stats import ExponentialMovingAverage, SpeculationStats
 
 __all__ = [
     "PLAIN",
@@ -42,7 +41,6 @@ __all__ = [
     "DraftTime",
     "Evidence",
     "Experience",
-    "ExponentialMovingAverage",
     "Inquiry",
     "Ledger",
     "Offer",
@@ -53,7 +51,6 @@ __all__ = [
     "Prediction",
     "Row",
     "RowOutcome",
-    "SpeculationStats",
     "StepOutcome",
     "check_policy",
     "make_policy",

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from wager.policy.base import Offer, Row, StepOutcome
 from wager.policy.costs import MAX_TOKENS, SHIFT_STRIKES, CostModel, DraftShape
 from wager.policy.ledger import Ledger
-from wager.policy.stats import SpeculationStats
+from wager.stats import SpeculationStats
 from wager.policy.survival import Survival
 
 
@@ -161,7 +161,9 @@ class Experience:
         step_ms = float(curve[min(num_emitting, MAX_TOKENS)]) / max(num_emitting, 1)
         return _Prices(pending_ms, step_ms)
 
-    def _expected_ms(self, outcome: StepOutcome, context_len: int, drafting: Mapping[str, DraftShape]) -> float:
+    def _expected_ms(
+        self, outcome: StepOutcome, context_len: int, drafting: Mapping[str, DraftShape]
+    ) -> float:
         expected = outcome.verify_ms
         if _is_priced(outcome):
             expected = float(self.costs.curve(len(outcome.rows), context_len)[outcome.num_tokens])

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from wager.policy import SpeculationStats
+from wager.stats import SpeculationStats
 from wager.records import SamplingParams
 from wager.server.api_errors import ApiError, not_ready
 from wager.server.bridge import Bridge

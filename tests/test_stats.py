@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wager.errors import ConfigError, InputError
-from wager.policy.stats import ExponentialMovingAverage, SpeculationStats
+from wager.stats import ExponentialMovingAverage, SpeculationStats
 
 STEPS = st.lists(
     st.integers(0, 16).flatmap(
