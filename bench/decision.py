@@ -32,6 +32,7 @@ from wager.policy import (
     RowOutcome,
     StepOutcome,
 )
+from wager.policy.costs import DraftShape
 from wager.tree import Forest
 
 DRAFTER = "draft"
@@ -109,7 +110,7 @@ def warm_controller(case: Case) -> Controller:
     for size in sorted({case.rows, case.rows + case.nodes // 2, case.rows + case.nodes}):
         for _ in range(3):
             experience.costs.observe_pass(size, case.rows, 0, FLAT(size))
-    experience.costs.observe_draft(DRAFTER, case.rows, DRAFT_MS)
+    experience.costs.observe_drafts({DRAFTER: DraftShape(case.rows)}, DRAFT_MS)
     return Controller("auto", experience)
 
 

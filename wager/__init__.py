@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from wager.errors import WagerError
     from wager.llm import LLM
     from wager.policy.bod import BODConfig, BODController, BODObservation, bod_optimal_bet
-    from wager.stats import ExponentialMovingAverage, SpeculationStats
     from wager.records import SamplingParams
+    from wager.stats import ExponentialMovingAverage, SpeculationStats
 
     __version__: str
 

@@ -24,6 +24,7 @@ from wager.policy import (
 )
 from wager.policy.auto import Auto
 from wager.policy.base import FloatArray
+from wager.policy.costs import DraftShape
 from wager.policy.yields import Yields
 from wager.tree import Forest
 
@@ -45,7 +46,7 @@ def known_costs(
             experience.costs.observe_pass(size, rows, 0, points[size])
     for drafter in drafters:
         for _ in range(4):
-            experience.costs.observe_draft(drafter, rows, draft_ms)
+            experience.costs.observe_drafts({drafter: DraftShape(rows)}, draft_ms)
     return experience
 
 

@@ -19,6 +19,7 @@ from tests.policy.situations import (
 )
 from wager.policy import Coming, Controller, CostCurve, CostModel, DraftTime, Experience, PassTime, Row
 from wager.policy.auto import Auto
+from wager.policy.costs import DraftShape
 
 CURVE = CostCurve({1: 4.2, 8: 4.4, 16: 4.6, 32: 4.75, 64: 5.2, 128: 6.0, 256: 12.0, 512: 30.0})
 
@@ -98,7 +99,7 @@ def test_drafts_are_made_for_the_rows_to_which_they_are_worth_most() -> None:
     experience = known_costs({8 * n: 5.0 + 0.05 * n for n in (1, 2, 4, 8)}, rows=8, drafters=())
     for num_rows, draft_ms in ((1, 0.2), (2, 0.3), (4, 0.5), (8, 9.0)):
         for _ in range(20):
-            experience.costs.observe_draft("draft", num_rows, draft_ms)
+            experience.costs.observe_drafts({"draft": DraftShape(num_rows)}, draft_ms)
     policy = awake(Auto(experience), 8)
     good = {1, 3, 6}
     for _ in range(60):
@@ -113,7 +114,7 @@ def test_an_exploration_of_a_large_batch_may_look_at_a_few_rows() -> None:
     experience = known_costs({64 * n: 5.0 * n for n in (1, 2, 4)}, rows=64, drafters=())
     for num_rows in (1, 2, 4, 8, 16, 32, 64):
         for _ in range(5):
-            experience.costs.observe_draft("draft", num_rows, 0.1 * num_rows)
+            experience.costs.observe_drafts({"draft": DraftShape(num_rows)}, 0.1 * num_rows)
     controller = Controller("auto", experience)
     world = World(CostCurve({64: 5.0, 128: 10.0, 256: 20.0}), {"draft": 0.05}, claims=0.5, row_ms=0.1)
     played = play(controller, world, 1500, rows)

@@ -18,6 +18,7 @@ from tests.policy.situations import (
 )
 from wager.policy import Coming, Controller, CostCurve, CostModel, Evidence, Experience, Row
 from wager.policy.auto import Auto
+from wager.policy.costs import DraftShape
 from wager.trace.blindly import Blindly
 
 CURVES = [FLAT, STEEP, {1: 5.0, 8: 7.0, 16: 12.5, 32: 15.0}]
@@ -123,8 +124,8 @@ def test_of_several_drafters_the_better_is_chosen(order: tuple[str, ...]) -> Non
 def test_of_equal_drafters_the_cheaper_is_chosen() -> None:
     experience = known_costs(FLAT, drafters=())
     for _ in range(4):
-        experience.costs.observe_draft("dear", 1, 2.0)
-        experience.costs.observe_draft("cheap", 1, 0.1)
+        experience.costs.observe_drafts({"dear": DraftShape(1)}, 2.0)
+        experience.costs.observe_drafts({"cheap": DraftShape(1)}, 0.1)
     assert drafting(Auto(experience).plan([Row("r", drafters=("dear", "cheap"))])) == ["cheap"]
 
 

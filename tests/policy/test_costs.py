@@ -15,6 +15,7 @@ from wager.policy.costs import (
     CostCurve,
     CostModel,
     CostTable,
+    DraftShape,
     DraftTime,
     PassTime,
 )
@@ -86,10 +87,10 @@ def test_warm_up_passes_are_not_recorded() -> None:
 def test_impossible_times_are_passed_over(time_ms: float) -> None:
     costs = model()
     see(costs, 1, [time_ms])
-    costs.observe_draft("draft", 1, time_ms)
+    costs.observe_drafts({"draft": DraftShape(1)}, time_ms)
     assert not costs.measured
     see(costs, 1, [5.0])
-    assert costs.draft_ms("draft", 1, 0) == pytest.approx(1.0)
+    assert costs.draft_ms("draft", DraftShape(1)) == pytest.approx(1.0)
 
 
 def test_a_staircase_is_kept() -> None:
@@ -269,27 +270,27 @@ def test_passes_beyond_the_table_are_prompt_chunks_and_not_kept() -> None:
 def test_an_unmeasured_draft_is_a_share_of_a_plain_pass() -> None:
     costs = model(draft_share=0.3)
     see(costs, 1, [5.0])
-    assert costs.draft_ms("draft", 1, 0) == pytest.approx(1.5)
+    assert costs.draft_ms("draft", DraftShape(1)) == pytest.approx(1.5)
 
 
 def test_drafts_are_kept_by_drafter_and_rows() -> None:
     costs = model()
     see(costs, 1, [5.0])
     for _ in range(3):
-        costs.observe_draft("small", 1, 0.5)
-        costs.observe_draft("large", 1, 2.0)
-        costs.observe_draft("large", 8, 4.0)
-    assert costs.draft_ms("small", 1, 0) == pytest.approx(0.5)
-    assert costs.draft_ms("large", 1, 0) == pytest.approx(2.0)
-    assert costs.draft_ms("large", 6, 0) == pytest.approx(4.0)
-    assert costs.draft_ms("large", 64, 0) == pytest.approx(4.0)
+        costs.observe_drafts({"small": DraftShape(1)}, 0.5)
+        costs.observe_drafts({"large": DraftShape(1)}, 2.0)
+        costs.observe_drafts({"large": DraftShape(8)}, 4.0)
+    assert costs.draft_ms("small", DraftShape(1)) == pytest.approx(0.5)
+    assert costs.draft_ms("large", DraftShape(1)) == pytest.approx(2.0)
+    assert costs.draft_ms("large", DraftShape(6)) == pytest.approx(4.0)
+    assert costs.draft_ms("large", DraftShape(64)) == pytest.approx(4.0)
 
 
 def test_one_stalled_draft_does_not_move_its_time() -> None:
     costs = model()
     for time_ms in [0.5] * 20 + [10.0] + [0.5]:
-        costs.observe_draft("draft", 1, time_ms)
-    assert costs.draft_ms("draft", 1, 0) == pytest.approx(0.5, rel=0.05)
+        costs.observe_drafts({"draft": DraftShape(1)}, time_ms)
+    assert costs.draft_ms("draft", DraftShape(1)) == pytest.approx(0.5, rel=0.05)
 
 
 @settings(deadline=None, max_examples=40)
@@ -311,7 +312,7 @@ def test_times_measured_before_are_known_at_once() -> None:
     assert costs.measured
     assert costs.curve(1, 300)[list(STEEP)] == pytest.approx(list(STEEP.values()), rel=0.05)
     assert costs.largest_seen(1, 300) == max(STEEP)
-    assert costs.draft_ms("block", 1, 300) == pytest.approx(0.7)
+    assert costs.draft_ms("block", DraftShape(1)) == pytest.approx(0.7)
 
 
 STEEP = {1: 1.0, 2: 5.0, 4: 30.0, 8: 150.0, 16: 700.0}
@@ -322,19 +323,19 @@ def test_times_measured_before_give_way_to_what_is_seen() -> None:
     costs.load([PassTime(1, 1, 0, 5.0), PassTime(8, 1, 0, 6.0)], [DraftTime("block", 1, 0, 1.0)])
     see(costs, 1, [5.6] * 20)
     for _ in range(20):
-        costs.observe_draft("block", 1, 1.3)
+        costs.observe_drafts({"block": DraftShape(1)}, 1.3)
     assert costs.plain_ms(1, 0) == pytest.approx(5.6, rel=0.03)
-    assert costs.draft_ms("block", 1, 0) == pytest.approx(1.3, rel=0.05)
+    assert costs.draft_ms("block", DraftShape(1)) == pytest.approx(1.3, rel=0.05)
 
 
 def test_what_was_seen_does_not_give_way_to_times_measured_before() -> None:
     costs = model()
     see(costs, 1, [5.0] * 3)
-    costs.observe_draft("block", 1, 1.0)
+    costs.observe_drafts({"block": DraftShape(1)}, 1.0)
     costs.load([PassTime(1, 1, 0, 50.0), PassTime(8, 1, 0, 6.0)], [DraftTime("block", 1, 0, 9.0)])
     assert costs.plain_ms(1, 0) == pytest.approx(5.0, rel=0.02)
     assert costs.curve(1, 0)[8] == pytest.approx(6.0, rel=0.02)
-    assert costs.draft_ms("block", 1, 0) == pytest.approx(1.0)
+    assert costs.draft_ms("block", DraftShape(1)) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("time_ms", [0.0, -1.0, math.nan, math.inf])
@@ -344,21 +345,21 @@ def test_impossible_times_measured_before_are_passed_over(time_ms: float) -> Non
     costs.load([], [DraftTime("block", 1, 0, time_ms)])
     assert not costs.measured
     see(costs, 1, [5.0])
-    assert costs.draft_ms("block", 1, 0) == pytest.approx(1.0)
+    assert costs.draft_ms("block", DraftShape(1)) == pytest.approx(1.0)
 
 
 def test_passes_right_behind_a_prompt_are_not_recorded() -> None:
     costs = CostModel(warm_up=0)
     for _ in range(20):
         costs.observe_pass(1, 1, 100, 2.0)
-    costs.observe_draft("block", 1, 1.0)
+    costs.observe_drafts({"block": DraftShape(1)}, 1.0)
     for _ in range(10):  # requests: a prompt, then passes that are slow at first
         costs.observe_pass(100, 1, 0, 30.0)
         for time_ms in (4.0, 3.5, 3.0, 2.0):
             costs.observe_pass(1, 1, 100, time_ms)
-            costs.observe_draft("block", 1, time_ms / 2)
+            costs.observe_drafts({"block": DraftShape(1)}, time_ms / 2)
     assert costs.plain_ms(1, 100) == pytest.approx(2.0, rel=0.01)
-    assert costs.draft_ms("block", 1, 100) == pytest.approx(1.0, rel=0.01)
+    assert costs.draft_ms("block", DraftShape(1)) == pytest.approx(1.0, rel=0.01)
 
 
 def test_a_bet_is_no_prompt() -> None:

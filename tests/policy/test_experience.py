@@ -5,6 +5,7 @@ import pytest
 
 from tests.policy.situations import DRAFT_MS, FLAT, known_costs, share, step
 from wager.policy import Controller, CostModel, Evidence, Experience, Offer, Row, StepOutcome
+from wager.policy.costs import DraftShape
 from wager.policy.experience import leading_hits, longest_context
 
 
@@ -99,7 +100,9 @@ def test_of_several_rows_on_a_device_all_but_the_pass_is_the_drafts(overlaps: bo
     assert told.verify_ms + told.draft_ms == pytest.approx(9.0)
     pass_ms = float(experience.costs.curve(2, 0)[16])
     assert (pass_ms == pytest.approx(6.4, rel=0.02)) is overlaps, "elsewhere it is what was measured"
-    assert experience.costs.draft_ms("draft", 2, 0) == pytest.approx(2.6 if overlaps else 5.6, rel=0.05)
+    assert experience.costs.draft_ms("draft", DraftShape(2)) == pytest.approx(
+        2.6 if overlaps else 5.6, rel=0.05
+    )
 
 
 def test_on_a_device_too_a_larger_pass_than_any_is_taken_at_its_word() -> None:
@@ -113,14 +116,16 @@ def test_drafters_that_run_together_are_timed_together() -> None:
     experience = known_costs(TWO_ROWS, rows=2)
     for drafter in ("block", "copy"):
         for _ in range(20):
-            experience.costs.observe_draft(drafter, 1, 2.0)
+            experience.costs.observe_drafts({drafter: DraftShape(1)}, 2.0)
     both = {Offer("block"): 1, Offer("copy"): 1}
     assert experience.costs.drafts_ms(both, 0) == pytest.approx(4.0), "until they were seen to"
     rows = [share(7, row=Row(name), drafter=name) for name in ("block", "copy")]
     for _ in range(20):
         experience.learn(step(*rows, verify_ms=6.4, draft_ms=2.5))
     assert experience.costs.drafts_ms(both, 0) == pytest.approx(2.5, rel=0.05)
-    assert experience.costs.draft_ms("block", 1, 0) == pytest.approx(2.0), "and nothing of either alone"
+    assert experience.costs.draft_ms("block", DraftShape(1)) == pytest.approx(2.0), (
+        "and nothing of either alone"
+    )
     for _ in range(60):
         experience.learn(step(*rows, verify_ms=6.4, draft_ms=1.0))
     assert experience.costs.drafts_ms(both, 0) == pytest.approx(2.0), "not less than either"
@@ -145,15 +150,15 @@ def test_costs_learn_from_every_step() -> None:
     experience.learn(step(share(), verify_ms=5.0))
     experience.learn(step(share(7, accepted=1), verify_ms=7.0, draft_ms=0.7))
     assert experience.costs.shape(1, 0).count(8) == 1
-    assert experience.costs.draft_ms("draft", 1, 0) == pytest.approx(0.7)
+    assert experience.costs.draft_ms("draft", DraftShape(1)) == pytest.approx(0.7)
 
 
 def test_a_draft_time_of_two_drafters_belongs_to_neither() -> None:
     experience = known_costs(FLAT, rows=2, drafters=())
-    before = experience.costs.draft_ms("a", 1, 0)
+    before = experience.costs.draft_ms("a", DraftShape(1))
     both = share(1, row=Row(1), drafter="a"), share(1, row=Row(2), drafter="b")
     experience.learn(step(*both, verify_ms=5.0, draft_ms=3.0))
-    assert experience.costs.draft_ms("a", 1, 0) == pytest.approx(before, rel=0.05)
+    assert experience.costs.draft_ms("a", DraftShape(1)) == pytest.approx(before, rel=0.05)
 
 
 def test_evidence_feeds_survival_by_drafter_and_phase() -> None:

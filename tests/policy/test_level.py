@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from wager.policy import Controller, Experience, Offer, Row, RowOutcome, StepOutcome
-from wager.policy.costs import CostModel
+from wager.policy.costs import CostModel, DraftShape
 from wager.policy.ledger import Ledger
 from wager.trace import Trace, replay, step_costs
 from wager.trace.replay import _Clock
@@ -20,7 +20,7 @@ def known(sizes: tuple[int, ...] = (1, 5, 9)) -> CostModel:
     for _ in range(12):
         for size in sizes:
             costs.observe_pass(size, 1, 0, CURVE[size])
-    costs.observe_draft("draft", 1, 5.0)
+    costs.observe_drafts({"draft": DraftShape(1)}, 5.0)
     return costs
 
 
@@ -30,7 +30,7 @@ def test_several_sizes_off_at_once_are_the_machine() -> None:
     assert shifts[:2] == [0.0, 0.0] and shifts[2] == pytest.approx(math.log(2.0), abs=0.1)
     curve = costs.curve(1, 0)
     assert [curve[size] for size in (1, 5, 9)] == pytest.approx([2 * CURVE[s] for s in (1, 5, 9)], rel=0.1)
-    assert costs.draft_ms("draft", 1, 0) == pytest.approx(10.0, rel=0.1)
+    assert costs.draft_ms("draft", DraftShape(1)) == pytest.approx(10.0, rel=0.1)
     assert costs.shape(1, 0).is_doubtful(1), "plain decoding is to be timed again"
     for _ in range(2):
         costs.observe_pass(1, 1, 0, 2.0 * CURVE[1])

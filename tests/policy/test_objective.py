@@ -23,6 +23,7 @@ from tests.policy.situations import (
 )
 from wager.policy import CostModel, Draft, Experience, PassTime, Plan, Row
 from wager.policy.auto import Auto
+from wager.policy.costs import DraftShape
 from wager.policy.valuation import StepView, best_shares
 from wager.policy.yields import CURVE_NODES
 
@@ -93,7 +94,7 @@ def test_the_value_is_tokens_less_the_time_at_the_plain_rate() -> None:
     costs = policy.experience.costs.curve(1, 0)
     nodes = np.arange(1, CURVE_NODES + 1)
     best = [max(0.0, float((w - (costs[1 + nodes] - costs[1]) / costs[1]).max())) for w in curve.curves]
-    draft_ms = policy.experience.costs.draft_ms("draft", 1, 0)
+    draft_ms = policy.experience.costs.draft_ms("draft", DraftShape(1))
     assert value_of(plan) == pytest.approx(curve.frequencies @ best - draft_ms / costs[1], rel=0.02)
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from wager.engine.budget import Thinking
-from wager.stats import SpeculationStats
 from wager.records import CloseKind, CloseReport, SamplingParams
+from wager.stats import SpeculationStats
 from wager.text.constraint import Constraint
 from wager.text.detokenize import Detokenizer
 from wager.text.stops import StopFinder

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from wager.stats import SpeculationStats
 from wager.records import SamplingParams
 from wager.server.api_errors import ApiError, not_ready
 from wager.server.bridge import Bridge
 from wager.server.generation_request import GenerationRequest
 from wager.server.response_queue import EngineUpdate, ResponseQueue, RunningChoice
+from wager.stats import SpeculationStats
 from wager.text.answer import AnswerReader
 from wager.text.detokenize import Detokenizer
 from wager.text.token_bytes import TokenBytes
