@@ -12,9 +12,10 @@ the value
     c(R)  time of a plain step of R rows                                              (costs.py)
 
 which is 0 for plain decoding. For one row it is the classic rule, tokens minus the long-run rate times the
-extra time; for several rows it is the gradient of the sum of the logarithms of their speeds. The best plan is
-taken if its value is positive and the ledger allows its loss. A plan of negative value, or a plain step where
-drafting pays, is taken when the exploration budget covers the expected loss (exploration.py).
+extra time; for several rows it is the gradient of the sum of the logarithms of their speeds. options.py turns
+the objective into numbers. The best plan is taken if its value is positive and the ledger allows its loss
+(ledger.py). A plan of negative value, or a plain step where drafting pays, is taken when the exploration
+budget covers the expected loss (exploration.py).
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wager.policy.allowance import Allowance, can_draft
 from wager.policy.base import (
     PLAIN,
     Blind,
@@ -39,38 +39,25 @@ from wager.policy.base import (
     Row,
     StepOutcome,
 )
-from wager.policy.costs import MAX_TOKENS, DraftShape
+from wager.policy.costs import MAX_TOKENS, DraftShape, octave_of
 from wager.policy.experience import Experience, longest_context
 from wager.policy.exploration import Exploration
-from wager.policy.nodes import best_nodes
+from wager.policy.ledger import START_ALLOWANCE
+from wager.policy.options import Option, StepView, best_nodes, best_shares, options_of, view_step
 from wager.policy.pace import Paces
-from wager.policy.resting import Resting
-from wager.policy.valuation import StepView, best_shares, limited, row_values, view_step
-from wager.policy.yields import LEARNED_CURVES, YOUNG_STEPS, Yields
+from wager.policy.yields import LEARNED_CURVES, Yields
 from wager.tree import Forest, build_forest
 
-SAVED_SURPLUS = 1.25
-"""Budget saved before drafters are asked again, relative to the price now, because prices move."""
-FIRST_RUN = 16.0
-"""Steps in a row that rows are taken to draft at first; they share the time of their start."""
-RUN_RATE = 0.25
-"""Share of the newest run in how long rows draft."""
 SIZE_STEP = 2
 """Factor by which a pass may exceed the largest one measured: beyond it the cost is a guess."""
-SMALLEST_PART = 4
-"""Rows up to which all of them draft or none does: a draft of fewer takes about as long."""
 INFORMATION = 0.5
 """Power of the number of its rows that an exploration is worth."""
-STALE_STEPS = 256
-"""Passes after which a plain pass should be timed again."""
-UNSURE = 0.04
-"""Standard error (log) of a plain pass above which it should be timed again sooner."""
+STALE_STEPS, SOON_STEPS = 256, 32
+"""Passes after which a plain pass should be timed again: usually, and while its time is uncertain."""
+UNCERTAIN = 0.04
+"""Standard error (log) of the time of a plain pass from which it is uncertain."""
 WHOLE_EVERY = 8
 """Drafts after which a whole one is wanted again, which shows what short ones miss."""
-DOUBTFUL_STEPS = 2
-"""Plain steps without asking after the machine changed its level: plain decoding is timed anew in them."""
-SINGLE_RISK = 0.5
-"""Part of the ledger's allowance beyond one plain step that the nodes of one step may risk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,33 +70,13 @@ class AutoConfig:
     """Most nodes for all rows together."""
 
 
-class _Option(NamedTuple):
-    """A draft of some rows with one drafter, and its value."""
-
-    value: float
-    drafter: str
-    depth: int
-    rows: tuple[int, ...]
-    gains: dict[int, float]
-    """What the draft is worth to each row that could have it, without the draft's own time."""
-    draft_ms: float
-    start_ms: float
-    """The part of `draft_ms` that is due to rows which did not draft in the step before."""
-
-
 class _Details(NamedTuple):
     """What `auto` decided in a plan, for `blind_bet`, `arrange` and `learn`."""
 
     step: StepView | None = None
-    """None: no drafter was asked."""
+    """None: no drafter could propose."""
     loss_ms: float = 0.0
-    """Expected loss of this plan against the best one, paid by the exploration budget."""
-    rest: int = 0
-    """Plain steps behind this one for which no drafter need be asked."""
-    considered_ms: float = 0.0
-    """Price of an exploration that was wanted and not taken."""
-    gain_ms: float = 0.0
-    """Time that the best plan is expected to gain; 0 where drafting does not pay."""
+    """Expected loss of an exploration; 0 for the best plan."""
 
 
 class Auto:
@@ -122,72 +89,46 @@ class Auto:
         self.config = config or AutoConfig()
         self.yields = Yields(experience.survival)
         self.paces = Paces()
-        self.allowance = Allowance(experience.ledger)
         self.exploration = Exploration()
-        self.resting = Resting(experience.costs.drafters)
-        self._running: frozenset[str] = frozenset()
-        """Drafters that ran in the latest step."""
-        self._run_steps, self._run = FIRST_RUN, 0
-        """How many steps runs of drafts last on the mean, and how many the present one has lasted."""
         self._since_whole: dict[str, int] = {}
         """Drafts since the last whole one, by drafter."""
 
     # -- before drafting
 
     def inquire(self, coming: Coming) -> Inquiry:
-        is_small = coming.num_tokens < MAX_TOKENS and coming.max_depth > 0
-        is_measured = self.experience.costs.measured
-        return Inquiry(is_small and is_measured and not self.resting.holds(coming.num_rows, coming.ahead))
+        if coming.num_tokens >= MAX_TOKENS or coming.max_depth <= 0 or not self.experience.costs.measured:
+            return Inquiry(asks=False)
+        # The host needs the longer to ask the more rows there are, so in long plain runs it asks less often.
+        pause = max(octave_of(coming.num_rows), 1)
+        return Inquiry(coming.num_plain <= pause or coming.num_plain % pause == 0)
 
     def plan(self, rows: Sequence[Row]) -> Plan:
-        plain, costs = (PLAIN,) * len(rows), self.experience.costs
-        num_tokens = sum([row.num_pending for row in rows])
-        coming = Coming(len(rows), num_tokens, max([row.max_depth for row in rows], default=0))
-        if not self.inquire(coming).asks:
-            return Plan(plain, None, _Details())
+        """Draft where that pays, and explore where the budget allows it."""
+        costs, offers = self.experience.costs, (PLAIN,) * len(rows)
+        if not costs.measured or not any([row.can_draft for row in rows]):
+            return Plan(offers, None, _Details())
         step = self._view(rows)
-        prediction, details = Prediction(step.num_emitting, step.base_ms), _Details(step)
-        table = costs.shape(len(rows), step.context_len)
-        if table.is_doubtful(step.base_tokens):
-            return Plan(plain, prediction, details._replace(rest=DOUBTFUL_STEPS))
+        plain = Plan(offers, Prediction(step.num_emitting, step.base_ms), _Details(step))
         options = self._options(step, rows)
-        if not options:
-            return Plan(plain, prediction, details._replace(rest=self.allowance.until_rows_may(step, rows)))
-        best = max(options, key=_value)
-        if best.value <= 0.0:
-            # Nothing pays. An exploration teaches the more, the more rows draft.
-            best = min(options, key=lambda one: _loss_ms(one, step) / len(one.rows) ** INFORMATION)
-        loss_ms, rest = (
-            _loss_ms(best, step),
-            self.allowance.until_bearable(step, best.draft_ms),
-        )
+        if not options or costs.shape(len(rows), step.context_len).needs_plain(step.base_tokens):
+            return plain
+        best, loss_ms, allowance_ms = max(options, key=_value), 0.0, self._allowance_ms(step)
         if best.value > 0.0:
-            details = details._replace(gain_ms=loss_ms)
-            if table.age(step.base_tokens) > STALE_STEPS or (
-                table.error(step.base_tokens) > UNSURE and table.age(step.base_tokens) > 2
-            ):
-                loss_ms += max(
-                    [
-                        costs.start_ms(name, len(ids), begins=True)
-                        for name, ids in self.experience.running.items()
-                    ],
-                    default=0.0,
-                )
-                if self.exploration.affords(loss_ms):
-                    return Plan(plain, prediction, details._replace(loss_ms=loss_ms))
-                details = details._replace(considered_ms=loss_ms)
-        elif self.exploration.affords(loss_ms):
-            details = details._replace(loss_ms=loss_ms)
+            plain_loss_ms = self._plain_loss_ms(step, best)
+            if plain_loss_ms and self.exploration.affords(plain_loss_ms):
+                return plain._replace(details=_Details(step, plain_loss_ms))
+            if best.risk_ms > 0.0:  # It pays only if rows go on drafting, so part of the allowance is kept.
+                allowance_ms -= START_ALLOWANCE * step.plain_ms
         else:
-            details = details._replace(considered_ms=loss_ms)
-            rest = max(rest, self.exploration.steps_until(SAVED_SURPLUS * loss_ms, step.plain_ms))
-        if rest:
-            if 2 * sum([self.yields.is_young(row.request_id) for row in rows]) > len(rows):
-                rest = min(rest, YOUNG_STEPS)
-            return Plan(plain, prediction, details._replace(rest=rest, loss_ms=0.0))
-        offers = self._offers(step, rows, best, options)
+            best = min(options, key=_price_of_information)
+            loss_ms = best.risk_ms
+            if not self.exploration.affords(loss_ms):
+                return plain
+        if best.draft_ms > allowance_ms:
+            return plain
         tokens = step.num_emitting + sum([best.gains[i] / float(step.weights[i]) for i in best.rows])
-        return Plan(offers, Prediction(tokens, step.base_ms + best.draft_ms), details)
+        prediction = Prediction(tokens, step.base_ms + best.draft_ms)
+        return Plan(self._offers(step, rows, best, options), prediction, _Details(step, loss_ms))
 
     def _view(self, rows: Sequence[Row]) -> StepView:
         """The step of these rows, with the prices of all numbers of nodes that it may have."""
@@ -197,54 +138,40 @@ class Auto:
             most = min(most, rows[0].max_nodes)
         step = view_step(costs, rows, self.paces.speedups(rows), most)
         seen = max(costs.largest_seen(len(rows), step.context_len), step.base_tokens)
-        allowance_ms = self.allowance.of_all_ms(step)
-        risk_ms = min(allowance_ms, step.plain_ms + SINGLE_RISK * (allowance_ms - step.plain_ms))
-        return limited(step, SIZE_STEP * seen - step.base_tokens, risk_ms)
+        return step.limited(SIZE_STEP * seen - step.base_tokens, self._allowance_ms(step))
 
-    def _options(self, step: StepView, rows: Sequence[Row]) -> list[_Option]:
-        """The drafts that are possible: by drafter, depth, and number of rows."""
+    def _options(self, step: StepView, rows: Sequence[Row]) -> list[Option]:
+        """The drafts that are possible, of rows whose own account allows it."""
         able: dict[str, list[int]] = {}
+        ledger = self.experience.ledger
         for i, row in enumerate(rows):
-            if can_draft(row) and self.allowance.of_row_ms(row, step) > 0.0:
+            share_ms = step.plain_ms * row.num_pending / max(step.base_tokens, 1)
+            if row.can_draft and ledger.allowance_ms(ledger.account(row.request_id), share_ms) > 0.0:
                 for name in row.drafters:
                     able.setdefault(name, []).append(i)
-        return [
-            option for name, places in able.items() for option in self._options_of(step, rows, name, places)
-        ]
-
-    def _options_of(self, step: StepView, rows: Sequence[Row], name: str, places: list[int]) -> list[_Option]:
-        costs, found = self.experience.costs, list[_Option]()
-        groups = self.yields.groups(rows, places, name)
-        ordered = [place for _, group in groups for place in group.places]
-        running = self.experience.running.get(name, frozenset())
-        runs = np.array([rows[place].request_id in running for place in ordered])
-        # A row pays its start over the steps that it will draft, and so does it if it stops: it will start again.
-        spread = step.rate * costs.start_ms(name, 1, begins=False) / self._run_steps
-        begin_ms = costs.start_ms(name, 0, begins=True) / self._run_steps
-        whole_ms = costs.draft_ms(name, DraftShape(len(places)))
-        due = self._since_whole.get(name, 0) >= WHOLE_EVERY
-        for depth in (0,) if due else (0, *self.yields.depths(name, groups[0][0][1])):
-            if depth and costs.draft_ms(name, DraftShape(len(places), depth)) > 0.98 * whole_ms:
-                continue  # A shorter draft that saves no time shows less for the same price.
-            own = [self.yields.at_depth(key, group, depth) for key, group in groups]
-            num = len(places)
-            while num:
-                values = row_values(step, own, num)
-                worth = values + np.where(runs, spread, -spread)
-                order = np.argsort(-worth, kind="stable")[:num]
-                shape = DraftShape(num, depth, num - int(runs[order].sum()))
-                start_ms = costs.start_ms(name, shape.num_starting, begins=shape.begins)
-                draft_ms = costs.draft_ms(name, shape)
-                spread_ms = draft_ms - start_ms + (begin_ms if shape.begins else -begin_ms)
-                value = float(worth[order].sum()) - step.rate * spread_ms
-                chosen = tuple(sorted([ordered[i] for i in order.tolist()]))
-                gains = dict(zip(ordered, values.tolist(), strict=True))
-                found.append(_Option(value, name, depth, chosen, gains, draft_ms, start_ms))
-                num = num // 2 if num > SMALLEST_PART else 0
+        found = list[Option]()
+        for name, places in able.items():
+            is_due = self._since_whole.get(name, 0) >= WHOLE_EVERY
+            found += options_of(step, rows, name, places, self.yields, self.experience, whole_only=is_due)
         return found
 
+    def _allowance_ms(self, step: StepView) -> float:
+        """Time that bets may still lose by the account of all requests."""
+        return self.experience.ledger.allowance_ms(self.experience.ledger.total, step.plain_ms)
+
+    def _plain_loss_ms(self, step: StepView, best: Option) -> float:
+        """What a plain step would lose where drafting pays; 0 if its time is known well enough."""
+        costs = self.experience.costs
+        table = costs.shape(step.num_rows, step.context_len)
+        is_uncertain = table.error(step.base_tokens) > UNCERTAIN
+        if table.age(step.base_tokens) <= (SOON_STEPS if is_uncertain else STALE_STEPS):
+            return 0.0
+        running = self.experience.running.items()
+        restart_ms = [costs.start_ms(name, len(ids), begins=True) for name, ids in running]
+        return best.value / step.rate + max(restart_ms, default=0.0)
+
     def _offers(
-        self, step: StepView, rows: Sequence[Row], best: _Option, options: Sequence[_Option]
+        self, step: StepView, rows: Sequence[Row], best: Option, options: Sequence[Option]
     ) -> tuple[Offer, ...]:
         """The offers of the best option, and of another drafter for rows to which that is worth more."""
         offers = [PLAIN] * len(rows)
@@ -265,43 +192,41 @@ class Auto:
     # -- the number of nodes
 
     def blind_bet(self, plan: Plan, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Blind | None:
+        """The best numbers of nodes on the expected curves; None where the order of nodes is not known."""
         step = _details(plan).step
         if step is None:
             return None
-        curves: list[FloatArray] = []
-        weights: list[tuple[float, float, float] | None] = []
-        for row, draft in zip(rows, drafts, strict=True):
+        curves = [np.empty(0)] * len(rows)
+        weights: list[tuple[float, float, float] | None] = [None] * len(rows)
+        for i, (row, draft) in enumerate(zip(rows, drafts, strict=True)):
             if draft is None:
-                curves.append(np.empty(0))
-                weights.append(None)
                 continue
-            phase = row.phase_of(draft.drafter)
-            calibrator = self.yields.calibrator(draft.drafter, phase)
-            is_known = calibrator.keeps_order and self.yields.knows_scores(draft.drafter, phase)
-            if not draft.has_come and not is_known:
-                return None
-            curve = np.minimum(self.yields.mean_curve(row, draft.drafter), draft.num_depths)
             most = min(row.max_nodes, self.config.max_nodes)
-            curves.append(curve[: min(most, draft.num_depths) if draft.has_come else most])
-            w = calibrator.weights
-            weights.append(None if draft.has_come else (w[0], w[1], w[2]))
+            if draft.has_come:
+                most = min(most, draft.num_depths)
+            else:
+                calibrator = self.yields.calibrator_of(row, draft)
+                if calibrator is None or not calibrator.keeps_order:
+                    return None
+                weights[i] = calibrator.weights[0], calibrator.weights[1], calibrator.weights[2]
+            curves[i] = np.minimum(self.yields.mean_curve(row, draft.drafter), draft.num_depths)[:most]
         nodes, value = best_shares(step, curves)
         return Blind(nodes, weights) if value > 0.0 else None
 
     def arrange(self, plan: Plan, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
+        """The best number of nodes on these drafts' own curves."""
         step = _details(plan).step
         if step is None or not any(drafts):
             return build_forest(np.empty((len(rows), 0, 0)), 0)
         forest = best_nodes(step, rows, drafts, self.yields, self.config.max_nodes)
-        values = forest.path_probs.cumsum() - step.prices[1 : 1 + forest.num_nodes]
+        values: FloatArray = forest.path_probs.cumsum() - step.prices[1 : 1 + forest.num_nodes]
         count = int(values.argmax()) + 1 if len(values) and values.max() > 0.0 else 0
-        row, depth, rank, parent, score = forest
-        return Forest(row[:count], depth[:count], rank[:count], parent[:count], score[:count])
+        return forest.first(count)
 
     # -- after the step
 
     def learn(self, outcome: StepOutcome) -> None:
-        before, drafted = self._running, [share for share in outcome.rows if share.draft is not None]
+        drafted = [share for share in outcome.rows if share.draft is not None]
         for item in outcome.evidence:
             self.yields.learn_evidence(item)
         for number, share in enumerate(drafted):
@@ -309,62 +234,34 @@ class Auto:
             self.yields.learn_draft(share.row, share.draft, len(drafted), with_curve=number < LEARNED_CURVES)
         for share in outcome.rows:
             self.yields.step(share.row.request_id)
-        self._running = frozenset([share.offer.drafter for share in outcome.rows if share.offer.drafter])
-        for name in self._running:
+        for name in {share.offer.drafter for share in outcome.rows if share.offer.drafter}:
             depths = [share.offer.depth for share in outcome.rows if share.offer.drafter == name]
             self._since_whole[name] = 0 if 0 in depths else self._since_whole.get(name, 0) + 1
-        if self._running:
-            self._run += 1
-            self._run_steps = max(self._run_steps, self._run)
-        elif self._run:
-            self._run_steps += RUN_RATE * (self._run - self._run_steps)
-            self._run = 0
         self.paces.learn(outcome, self.experience.costs)
+        self._settle(outcome)
+
+    def _settle(self, outcome: StepOutcome) -> None:
+        """Credit the exploration budget with the time of the step, and charge it with what it explored.
+
+        What an exploration is charged with is what it has really lost: expectations may be wrong for long.
+        A plain step in which drafters were asked in vain is charged with the time for which it waited.
+        """
+        costs, budget = self.experience.costs, self.exploration
+        plain_ms = costs.plain_ms(len(outcome.rows), longest_context([share.row for share in outcome.rows]))
+        budget.earn(outcome.verify_ms + outcome.draft_ms, plain_ms)
         details = None if outcome.plan is None else outcome.plan.details
-        if isinstance(details, _Details):
-            self._learn_exploration(outcome, details, begins=bool(self._running - before))
-
-    def _learn_exploration(self, outcome: StepOutcome, details: _Details, *, begins: bool) -> None:
-        """What the step cost the exploration budget, and for how long no drafter need be asked."""
-        rows, num_rows = [share.row for share in outcome.rows], len(outcome.rows)
-        plain_ms = self.experience.costs.plain_ms(num_rows, longest_context(rows))
-        vain_ms = 0.0
-        if details.step is not None:
-            is_vain = not self._running and not outcome.is_typical
-            vain_ms = max(0.0, outcome.verify_ms - details.step.base_ms) if is_vain else 0.0
-            self.resting.asked(rows, details.gain_ms, None if self._running else vain_ms, plain_ms)
-        if details.considered_ms or details.loss_ms:
-            self.exploration.consider(max(details.considered_ms, details.loss_ms))
-        self.exploration.earn(outcome.verify_ms + outcome.draft_ms, plain_ms)
-        self.exploration.spend(self._explored_ms(outcome, details) + vain_ms)
-        rest = self._affordable(num_rows, plain_ms, details.rest)
-        self.resting.step(num_rows, rest if details.step is not None else None)
-        if self.resting.holds(num_rows) or (self._running and not begins and not details.loss_ms):
+        if not isinstance(details, _Details) or details.step is None:
             return
-        # Drafters that can mostly propose need not be asked to know that nothing would come of it.
-        again = self.plan([self.resting.assumed(row) for row in rows]).details
-        if isinstance(again, _Details) and again.considered_ms:
-            self.exploration.consider(again.considered_ms)
-        if isinstance(again, _Details) and again.step is not None and again.rest:
-            self.resting.extend(num_rows, self._affordable(num_rows, plain_ms, again.rest))
-
-    def _explored_ms(self, outcome: StepOutcome, details: _Details) -> float:
-        """What an exploration really lost: what was expected of it may be wrong for long."""
         step = details.step
-        if step is None or not details.loss_ms or not self._running:
-            return details.loss_ms
-        nodes = sum([share.num_nodes for share in outcome.rows])
-        weights: list[float] = step.weights.tolist()
-        gained = sum([weight * s.accepted for weight, s in zip(weights, outcome.rows, strict=True)])
-        price = float(step.prices[min(nodes, len(step.prices) - 1)])
-        return outcome.draft_ms + (price - gained) / step.rate
-
-    def _affordable(self, num_rows: int, plain_ms: float, rest: int) -> int:
-        """A shorter rest where asking drafters that can propose only now and then pays."""
-        asking_ms = self.resting.worth_asking(num_rows, plain_ms)
-        if asking_ms is None:
-            return rest
-        return min(rest, self.exploration.steps_until(SAVED_SURPLUS * asking_ms, plain_ms))
+        if not any([share.offer.drafter for share in outcome.rows]):
+            waited_ms = 0.0 if outcome.is_typical else max(0.0, outcome.verify_ms - step.base_ms)
+            budget.settle(-details.loss_ms - waited_ms, plain_ms)
+        elif details.loss_ms:
+            nodes = sum([share.num_nodes for share in outcome.rows])
+            accepted = np.array([share.accepted for share in outcome.rows])
+            price = step.prices[min(nodes, len(step.prices) - 1)]
+            gained_ms = float(step.weights @ accepted - price) / step.rate - outcome.draft_ms
+            budget.settle(gained_ms, plain_ms)
 
     def forget(self, request_id: Hashable) -> None:
         self.yields.forget(request_id)
@@ -376,12 +273,10 @@ def _details(plan: Plan) -> _Details:
     return plan.details
 
 
-def _value(option: _Option) -> float:
+def _value(option: Option) -> float:
     return option.value
 
 
-def _loss_ms(option: _Option, step: StepView) -> float:
-    """Time that is lost by taking this option where it does not pay, or by not taking it where it does."""
-    if option.value > 0.0:
-        return option.value / step.rate
-    return option.start_ms - option.value / step.rate
+def _price_of_information(option: Option) -> float:
+    """What an exploration loses for what it teaches: the more, the more rows draft."""
+    return option.risk_ms / len(option.rows) ** INFORMATION

@@ -46,6 +46,11 @@ class Row(NamedTuple):
     nodes: int = 0
     """Guesses that the request itself asked for; 0 leaves the choice to the policy."""
 
+    @property
+    def can_draft(self) -> bool:
+        """Whether some drafter can propose for this row and the row can use it."""
+        return bool(self.drafters) and self.emits and min(self.max_depth, self.max_nodes) > 0
+
     def phase_of(self, drafter: str) -> str:
         """The phase joined with the grade of this drafter's coming draft: yields are learned by both."""
         if not self.grades or drafter not in self.drafters:
@@ -166,8 +171,8 @@ class Coming(NamedTuple):
     """Pending tokens of all rows."""
     max_depth: int = UNLIMITED
     """Guesses that the row with most left to write may still take."""
-    ahead: int = 0
-    """0 for the step that is being planned, 1 for the one behind a step in flight."""
+    num_plain: int = 0
+    """Plain steps in a row before this one."""
 
 
 class Inquiry(NamedTuple):

@@ -160,7 +160,7 @@ class CostTable:
         self._prior = np.log(prior)
         self._half_life = half_life
         self._cells: dict[int, _Cell] = {}
-        self._clock = 0
+        self._clock = self._num_timed = 0
         self._clip = _Clip()
         self._curve: FloatArray | None = None
         self._moved = 0
@@ -191,6 +191,7 @@ class CostTable:
     def observe(self, num_tokens: int, time_ms: float, *, is_bare: bool = True) -> None:
         """A pass took so long. `is_bare`: by itself, so that it can tell of the machine's level."""
         self._clock = clock = self._clock + 1
+        self._num_timed += 1
         value = math.log(time_ms)
         cell, clip = self._cells.get(num_tokens), self._clip
         if cell is None:
@@ -254,10 +255,13 @@ class CostTable:
         self._clip.shifted, self._strikes = False, []
         self._moved, self._curve = self._clock, None
 
-    def is_doubtful(self, num_tokens: int) -> bool:
-        """Whether this size was not timed twice since the machine began to run at another level."""
+    def needs_plain(self, num_tokens: int) -> bool:
+        """Whether a plain pass must be timed before any bet.
+
+        No pass of this shape was timed yet, or this size not twice since the machine changed its level.
+        """
         cell = self._cells.get(num_tokens)
-        return cell is not None and cell.before < self._moved
+        return self._num_timed == 0 or (cell is not None and cell.before < self._moved)
 
     def _fit(self) -> FloatArray:
         """Residuals against the prior at the sizes seen, smoothed, made monotone, interpolated in between."""

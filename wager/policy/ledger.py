@@ -1,8 +1,8 @@
 """The account against plain decoding: what a plain decoder would have needed, minus what was really spent.
 
 One account per request and one overall, in milliseconds; positive means time saved. The floor says how far
-an account may fall: a fraction of the time elapsed, plus one plain step so that a beginning is possible.
-Policies that promise never to be slower ask `allowance` before they bet; the ledger itself forbids nothing.
+an account may fall: a fraction of the time elapsed, plus a few plain steps so that a beginning is possible.
+Policies that promise never to be slower ask for the allowance before they bet; the ledger forbids nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +12,11 @@ from dataclasses import dataclass
 
 from wager.errors import ConfigError
 
+START_ALLOWANCE = 2.0
+"""Plain steps that an account may be behind before it has had time to gain."""
+LARGEST_LOSS = 8.0
+"""Plain steps that an account may lose from its highest point, however much was gained before."""
+
 
 @dataclass(slots=True)
 class Account:
@@ -19,17 +24,20 @@ class Account:
 
     balance_ms: float = 0.0
     lowest_ms: float = 0.0
+    highest_ms: float = 0.0
+    """The highest point of the balance and what the floor gives."""
     elapsed_ms: float = 0.0
     plain_ms: float = 0.0
     tokens: int = 0
 
-    def post(self, spent_ms: float, plain_ms: float, tokens: int) -> None:
+    def post(self, spent_ms: float, plain_ms: float, tokens: int, floor: float) -> None:
         """Enter one step's share: time spent, and what plain decoding would have spent on its tokens."""
         self.elapsed_ms += spent_ms
         self.plain_ms += plain_ms
         self.tokens += tokens
         self.balance_ms = self.plain_ms - self.elapsed_ms
         self.lowest_ms = min(self.lowest_ms, self.balance_ms)
+        self.highest_ms = max(self.highest_ms, self.balance_ms + floor * self.elapsed_ms)
 
     @property
     def speedup(self) -> float | None:
@@ -57,22 +65,24 @@ class Ledger:
         account = self.requests.get(request_id)
         if account is None:
             account = self.requests[request_id] = Account()
-        account.post(spent_ms, plain_ms, tokens)
+        account.post(spent_ms, plain_ms, tokens, self.floor)
         if shared:
-            self.total.post(spent_ms, plain_ms, tokens)
+            self.total.post(spent_ms, plain_ms, tokens, self.floor)
 
     def refund(self, request_id: Hashable, time_ms: float, *, shared: bool = True) -> None:
         """Time that was posted and should not have been. An account that is closed stays as it was."""
         account = self.requests.get(request_id)
         if account is not None:
-            account.post(-time_ms, 0.0, 0)
+            account.post(-time_ms, 0.0, 0, self.floor)
         if shared:
-            self.total.post(-time_ms, 0.0, 0)
+            self.total.post(-time_ms, 0.0, 0, self.floor)
 
     def close(self, request_id: Hashable) -> Account:
         """The request has ended: take its account out and return it."""
         return self.requests.pop(request_id, None) or Account()
 
-    def allowance_ms(self, account: Account, step_ms: float) -> float:
-        """How much more may be lost from here without breaking the floor, `step_ms` being one plain step."""
-        return account.balance_ms + self.floor * account.elapsed_ms + step_ms
+    def allowance_ms(self, account: Account, plain_ms: float) -> float:
+        """How much more may be lost from here, if a plain step takes the account so long."""
+        now_ms = account.balance_ms + self.floor * account.elapsed_ms
+        lost_ms = account.highest_ms - now_ms
+        return min(now_ms + START_ALLOWANCE * plain_ms, LARGEST_LOSS * plain_ms - lost_ms)

@@ -4,7 +4,7 @@ Yields are gross: they contain no prices, so what one batch size teaches holds f
 in confidence, and a bet that sees its draft profits from that. So drafts are sorted into classes by the
 expected tokens of their first guesses; each class has a mean curve W(n), which all requests share, and each
 request has its own class frequencies, which start from the common ones. A drafter without probabilities has
-a single class, whose curve follows from how far its guesses survived. Called by auto.py; it knows no costs.
+a single class, whose curve follows from how far its guesses survived. Called by auto.py and options.py; it knows no costs.
 """
 
 from __future__ import annotations
@@ -137,10 +137,6 @@ class Yields:
         ((_, group),) = self.groups([row], [0], drafter)
         return np.asarray(group.frequencies[0] @ group.curves)
 
-    def knows_scores(self, drafter: str, phase: str) -> bool:
-        """Whether drafts with probabilities were seen."""
-        return self._line((drafter, phase)).num_depths > 0
-
     def _frequencies(self, key: _Key, line: _Line, request_id: Hashable) -> FloatArray:
         own = self._own.get(request_id)
         steps = 0 if own is None else own.steps
@@ -161,8 +157,10 @@ class Yields:
         """Depths worth considering besides the whole draft: half of it and a quarter."""
         return options(self._line((drafter, phase)).num_depths)
 
-    def calibrator(self, drafter: str, phase: str) -> Calibrator:
-        return self._line((drafter, phase)).calibrator
+    def calibrator_of(self, row: Row, draft: Draft) -> Calibrator | None:
+        """The calibration of such drafts; None where none with probabilities was seen."""
+        line = self._line((draft.drafter, row.phase_of(draft.drafter)))
+        return line.calibrator if line.num_depths else None
 
     # -- after a draft
 
@@ -180,11 +178,6 @@ class Yields:
         """The request took a step: what it has shown is that much older."""
         own = self._of(request_id)
         own.steps += 1
-
-    def is_young(self, request_id: Hashable) -> bool:
-        """Whether an answer has only begun: its first drafts say little of the rest."""
-        own = self._own.get(request_id)
-        return own is None or own.steps < YOUNG_STEPS
 
     def learn_draft(self, row: Row, draft: Draft, num_drafts: int, *, with_curve: bool) -> None:
         """One of the drafts of a step was seen; `with_curve` spends the time to learn its whole curve."""

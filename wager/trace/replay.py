@@ -170,7 +170,8 @@ class _Clock:
         self._drafts: dict[int, float] = {}
         self._noise = noise
         self._random = np.random.default_rng(noise.seed)
-        self._was_drafting = False
+        self.num_plain = 1
+        """Plain steps in a row before the present one; the prompts of the first rows are read in one."""
 
     def verify_ms(self, num_tokens: int) -> float:
         time_ms = self._known.get(num_tokens)
@@ -181,7 +182,7 @@ class _Clock:
     def draft_ms(self, offers: Sequence[Offer]) -> float:
         """Returns the time of one draft pass for these offers, or 0 if none of them drafts."""
         depths = [offer.depth for offer in offers if offer.drafter is not None]
-        begins, self._was_drafting = not self._was_drafting, bool(depths)
+        begins = self.num_plain > 0
         if not depths:
             return 0.0
         depth = 0 if 0 in depths else max(depths)
@@ -192,9 +193,9 @@ class _Clock:
 
     def ask_ms(self, num_rows: int) -> float:
         """Returns the time that a plain step of `num_rows` rows takes longer if the policy considered
-        drafting.
+        drafting; behind a plain step it did so while that step's pass ran.
         """
-        return self._costs.ask_ms * num_rows
+        return 0.0 if self.num_plain else self._costs.ask_ms * num_rows
 
     def decide_ms(self, policy: Policy, drafted: bool) -> float:
         """Returns the decision time of a step with a draft; a policy with constant bets has none."""
@@ -283,8 +284,10 @@ def _step(controller: Controller, clock: _Clock, slots: list[_Slot]) -> tuple[St
     true time.
     """
     rows = [slot.row() for slot in slots]
-    coming = Coming(len(rows), len(rows), max(row.max_depth for row in rows))
+    coming = Coming(len(rows), len(rows), max(row.max_depth for row in rows), clock.num_plain)
     is_asked = controller.inquire(coming).asks
+    if not is_asked:
+        rows = [row._replace(drafters=()) for row in rows]
     plan = controller.plan(rows)
     drafts = [
         None if offer.drafter is None else slot.draft(offer.depth)
@@ -302,6 +305,7 @@ def _step(controller: Controller, clock: _Clock, slots: list[_Slot]) -> tuple[St
     verify_ms = clock.verify_ms(num_tokens)
     draft_ms = clock.draft_ms(plan.offers)
     ask_ms = clock.ask_ms(len(rows)) if is_asked and not draft_ms else 0.0
+    clock.num_plain = 0 if draft_ms else clock.num_plain + 1
     verify_ms += ask_ms
     outcome = StepOutcome(
         shares,

@@ -51,6 +51,10 @@ class Forest(NamedTuple):
     def path_probs(self) -> FloatArray:
         return np.exp(self.score)
 
+    def first(self, num_nodes: int) -> Forest:
+        """Returns the best nodes alone."""
+        return Forest(*[values[:num_nodes] for values in self])
+
 
 class _Offer(NamedTuple):
     """A draft in which the ranks of each depth are sorted from best to worst; a `place` is a position in this
