@@ -22,7 +22,6 @@ from bench.results import machine, write_result
 from wager.policy import (
     PLAIN,
     Controller,
-    CostCurve,
     CostModel,
     Draft,
     Evidence,
@@ -33,6 +32,7 @@ from wager.policy import (
     StepOutcome,
 )
 from wager.policy.costs import DraftShape
+from wager.trace.costs import CostCurve
 from wager.tree import Forest
 
 DRAFTER = "draft"
@@ -106,7 +106,7 @@ def accepted_depths(forest: Forest, ranks: np.ndarray) -> list[int]:
 
 def warm_controller(case: Case) -> Controller:
     """A controller that has measured passes of every size it may use."""
-    experience = Experience(CostModel(FLAT, warm_up=0))
+    experience = Experience(CostModel(FLAT.by_size, warm_up=0))
     for size in sorted({case.rows, case.rows + case.nodes // 2, case.rows + case.nodes}):
         for _ in range(3):
             experience.costs.observe_pass(size, case.rows, 0, FLAT(size))

@@ -10,7 +10,6 @@ import numpy as np
 
 from wager.policy import (
     Controller,
-    CostCurve,
     CostModel,
     Draft,
     Evidence,
@@ -26,6 +25,7 @@ from wager.policy.auto import Auto
 from wager.policy.base import FloatArray
 from wager.policy.costs import DraftShape
 from wager.policy.yields import Yields
+from wager.trace.costs import CostCurve
 from wager.tree import Forest
 
 FLAT = {1: 5.0, 2: 5.01, 4: 5.02, 8: 5.03, 16: 5.04, 32: 5.06, 64: 5.1}
@@ -40,7 +40,7 @@ def known_costs(
     draft_ms: float = DRAFT_MS,
 ) -> Experience:
     """An experience whose cost model saw these points often, the plain one last, and drafts of `draft_ms`."""
-    experience = Experience(CostModel(CostCurve(points), warm_up=0))
+    experience = Experience(CostModel(CostCurve(points).by_size, warm_up=0))
     for _ in range(8):
         for size in sorted(points, reverse=True):
             experience.costs.observe_pass(size, rows, 0, points[size])

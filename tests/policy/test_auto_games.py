@@ -16,10 +16,11 @@ from tests.policy.situations import (
     speedup,
     step,
 )
-from wager.policy import Coming, Controller, CostCurve, CostModel, Evidence, Experience, Row
+from wager.policy import Coming, Controller, CostModel, Evidence, Experience, Row
 from wager.policy.auto import Auto
 from wager.policy.costs import DraftShape
 from wager.trace.blindly import Blindly
+from wager.trace.costs import CostCurve
 
 CURVES = [FLAT, STEEP, {1: 5.0, 8: 7.0, 16: 12.5, 32: 15.0}]
 FLOOR = 0.01

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from tests.policy.situations import FLAT, STEEP, World, awake, bet, claims, known_costs, play, speedup, taught
-from wager.policy import Blind, Controller, CostCurve, Draft, Policy, Row
+from wager.policy import Blind, Controller, Draft, Policy, Row
 from wager.policy.auto import Auto, AutoConfig
 from wager.trace.blindly import Blindly
+from wager.trace.costs import CostCurve
 
 ROW = Row("r")
 SLOPED = {n: 5.0 + 0.1 * n for n in range(1, 80)}

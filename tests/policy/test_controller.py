@@ -8,13 +8,13 @@ from wager.policy import (
     PLAIN,
     Account,
     Controller,
-    CostCurve,
     Draft,
     Offer,
     Row,
     RowOutcome,
     StepOutcome,
 )
+from wager.trace.costs import CostCurve
 
 FIELDS = {
     "step",

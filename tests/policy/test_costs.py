@@ -12,13 +12,13 @@ from wager.errors import ConfigError, InputError
 from wager.policy.costs import (
     MAX_TOKENS,
     NEARLY_FLAT,
-    CostCurve,
     CostModel,
     CostTable,
     DraftShape,
     DraftTime,
     PassTime,
 )
+from wager.trace.costs import CostCurve
 
 STAIRS = {1: 5.0, 2: 5.0, 4: 5.05, 8: 5.1, 9: 8.0, 16: 8.1, 17: 12.0, 32: 12.2}
 

@@ -5,9 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.policy.situations import FLAT, STEEP, World, known_costs, play
-from wager.policy import Controller, CostCurve, Row
+from wager.policy import Controller, Row
 from wager.policy.auto import Auto
 from wager.policy.exploration import EXPLORED_SHARE, MOST_SAVED, START_STEPS, Exploration
+from wager.trace.costs import CostCurve
 
 STEP_MS = 5.0
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from wager.policy.valuation import StepView, best_shares
 
 from tests.policy.situations import (
     FLAT,
@@ -24,7 +25,6 @@ from tests.policy.situations import (
 from wager.policy import CostModel, Draft, Experience, PassTime, Plan, Row
 from wager.policy.auto import Auto
 from wager.policy.costs import DraftShape
-from wager.policy.valuation import StepView, best_shares
 from wager.policy.yields import CURVE_NODES
 
 ROW = Row("r")

@@ -7,7 +7,8 @@ import pytest
 
 from tests.policy.situations import FLAT, World, known_costs, play, share, step
 from tests.policy.test_pure import NAMES, state_of
-from wager.policy import Controller, CostCurve, Draft, Plan, Row
+from wager.policy import Controller, Draft, Plan, Row
+from wager.trace.costs import CostCurve
 
 ROWS = [Row("a", 10, target_p1=0.9), Row("b", 20, target_p1=0.9)]
 DRAFTS = [Draft("draft", 8, np.zeros((8, 1)))] * 2

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tests.policy.situations import FLAT, Played, World, known_costs, play
-from wager.policy import Coming, Controller, CostCurve, Draft, Experience, Policy, Row, make_policy
+from wager.policy import Coming, Controller, Draft, Experience, Policy, Row, make_policy
+from wager.trace.costs import CostCurve
 
 NAMES = ["auto", "ar", "fixed:3", "tree:8", "bod", "bod:tree", "ema+auto", "entropy+auto", "ema+entropy+bod"]
 SEEN = [Row("a", 10, target_p1=0.9), Row("b", 20, target_p1=0.9)]

@@ -7,8 +7,8 @@ from wager.errors import ConfigError
 from wager.policy import Controller, Experience, PolicySettings, check_policy, make_policy, settings_from
 from wager.policy.auto import Auto, AutoConfig
 from wager.policy.bod.policy import BodPolicy
+from wager.policy.bod.settings import BodSettings
 from wager.policy.gates import EmaGate, EntropyGate
-from wager.policy.settings import BodSettings
 
 CONFIG = PolicyConfig(
     max_nodes=7,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from wager.policy.shift import ShiftTest
+from wager.policy.calibration import ShiftTest
 
 
 def first_alarm(test: ShiftTest, deviations: np.ndarray) -> int | None:

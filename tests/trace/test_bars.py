@@ -181,7 +181,9 @@ def test_a_policy_without_the_ledger_breaks_the_floor() -> None:
 def late_rate(traces: list[Trace], curve: str, scale: float) -> float:
     """Tokens per millisecond after 500 tokens, started with all costs told `scale` times too high."""
     costs = load_costs(curve)
-    told = CostModel(costs.verify.scaled(scale), draft_share=scale * costs.draft_ms / costs.plain_ms())
+    told = CostModel(
+        costs.verify.scaled(scale).by_size, draft_share=scale * costs.draft_ms / costs.plain_ms()
+    )
     run = replay(traces, costs, "auto", ReplayOptions(experience=Experience(told)))
     late = [step for step in run.steps if step.start >= 500]
     return sum(step.emitted for step in late) / sum(step.time_ms for step in late)

@@ -33,7 +33,7 @@ from wager.nn.native.loader import PassOptions
 from wager.nn.noise import NoiseSource
 from wager.pairs import drafter_beside, find_pair, shipped_folder
 from wager.policy import Controller, CostModel, Experience, Ledger
-from wager.policy.settings import settings_from
+from wager.policy.names import settings_from
 from wager.target import TargetRunner
 from wager.text.tokenizer import Tokenizer, model_eos_ids
 

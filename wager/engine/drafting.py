@@ -39,10 +39,7 @@ class Drafting:
         self._parts = parts
 
     def able(self, planned: Planned, inquiry: Inquiry) -> dict[str, str]:
-        """The drafters that can propose for this row now, with the grade of what each would propose.
-
-        Behind one that the inquiry calls sufficient, no other is asked.
-        """
+        """The drafters that can propose for this row now, with the grade of what each would propose."""
         sequence = planned.sequence
         if sequence.drafting_failed or not self._parts.drafters:
             return {}
@@ -51,7 +48,7 @@ class Drafting:
             for name, drafter in self._parts.drafters.items():
                 if drafter.can_propose(asked):
                     able[name] = drafter.grade(asked)
-                    if inquiry.first_suffices or name in inquiry.sufficient:
+                    if inquiry.first_suffices:
                         break
         except Exception as error:
             self.fail([sequence], error)

@@ -14,29 +14,33 @@ from wager.engine.rows import NO_TREE, StepRow
 from wager.engine.scheduler import Planned
 from wager.policy import Coming, Inquiry, Row
 
-_NO_INQUIRY = Inquiry(asks=False)
-
 
 def observe(
-    parts: EngineParts, drafting: Drafting, planned: Many[Planned], *, is_in_flight: bool
+    parts: EngineParts, drafting: Drafting, planned: Many[Planned], in_flight: bool, num_plain: int
 ) -> list[StepRow]:
-    """The rows of a step. `is_in_flight`: their pass runs already, and it has no trees."""
-    if not planned:
-        return []
-    inquiry = _NO_INQUIRY
-    if not is_in_flight:
-        num_tokens = sum([row.num_tokens for row in planned])
-        max_depth = max([row.sequence.max_depth for row in planned])
-        inquiry = parts.controller.inquire(Coming(len(planned), num_tokens, max_depth))
-    num_rows = len(planned)
+    """The rows of a step behind `num_plain` plain ones. `in_flight`: their pass runs, and has no trees."""
+    if in_flight:
+        return [_row(parts, one, len(planned), {}) for one in planned]
+    return rows_of(parts, drafting, planned, inquire(parts, planned, num_plain)) if planned else []
+
+
+def inquire(parts: EngineParts, planned: Many[Planned], num_plain: int) -> Inquiry:
+    """Whether drafters are to be asked in a step of these rows, behind `num_plain` plain ones."""
+    num_tokens = sum([row.num_tokens for row in planned])
+    max_depth = max([row.sequence.max_depth for row in planned])
+    return parts.controller.inquire(Coming(len(planned), num_tokens, max_depth, num_plain))
+
+
+def rows_of(
+    parts: EngineParts, drafting: Drafting, planned: Many[Planned], inquiry: Inquiry
+) -> list[StepRow]:
+    """The rows of a step, with the drafters that can propose for each."""
     rows = []
     for one in planned:
-        able: dict[str, str] = {}
-        if not is_in_flight and one.is_whole and one.sequence.max_depth > 0:
-            nodes = one.sequence.nodes
-            if inquiry.asks if nodes is None else nodes > 0:
-                able = drafting.able(one, inquiry)
-        rows.append(_row(parts, one, num_rows, able))
+        able, nodes = dict[str, str](), one.sequence.nodes
+        if one.is_whole and one.sequence.max_depth > 0 and (inquiry.asks if nodes is None else nodes > 0):
+            able = drafting.able(one, inquiry)
+        rows.append(_row(parts, one, len(planned), able))
     return rows
 
 

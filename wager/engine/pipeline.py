@@ -45,6 +45,8 @@ class Pipeline:
     def __init__(self, parts: EngineParts) -> None:
         self._parts = parts
         self._in_flight: InFlight | None = None
+        self.num_plain = 0
+        """Steps in a row, up to the latest one that was verified, in which no row drafted."""
 
     @property
     def strategy(self) -> Strategy | None:
@@ -80,6 +82,8 @@ class Pipeline:
         None where nothing is in flight or its assumption does not hold: the step then launches its own pass.
         """
         in_flight, self._in_flight = self._in_flight, None
+        has_drafts = any(row.offer.drafter is not None for row in rows)
+        self.num_plain = 0 if has_drafts else self.num_plain + 1
         if in_flight is None or not in_flight.holds_for(rows):
             return None
         if len(rows) < len(in_flight.planned):

@@ -61,7 +61,7 @@ def plan(engine: StepEngine) -> list[StepRow]:
     """The rows of the plain pass in flight, or those that the scheduler plans, as the policy sees them."""
     in_flight = engine.pipeline.planned()
     planned = engine.scheduler.plan(in_flight)
-    return observe(engine, engine.drafting, planned, is_in_flight=bool(in_flight))
+    return observe(engine, engine.drafting, planned, bool(in_flight), engine.pipeline.num_plain)
 
 
 def bet(controller: Controller, rows: list[StepRow]) -> Plan:

@@ -20,6 +20,7 @@ budget covers the expected loss (exploration.py).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -105,7 +106,7 @@ class Auto:
     def plan(self, rows: Sequence[Row]) -> Plan:
         """Draft where that pays, and explore where the budget allows it."""
         costs, offers = self.experience.costs, (PLAIN,) * len(rows)
-        if not costs.measured or not any([row.can_draft for row in rows]):
+        if not costs.measured or not any(row.can_draft for row in rows):
             return Plan(offers, None, _Details())
         step = self._view(rows)
         plain = Plan(offers, Prediction(step.num_emitting, step.base_ms), _Details(step))
@@ -253,7 +254,7 @@ class Auto:
         if not isinstance(details, _Details) or details.step is None:
             return
         step = details.step
-        if not any([share.offer.drafter for share in outcome.rows]):
+        if not any(share.offer.drafter for share in outcome.rows):
             waited_ms = 0.0 if outcome.is_typical else max(0.0, outcome.verify_ms - step.base_ms)
             budget.settle(-details.loss_ms - waited_ms, plain_ms)
         elif details.loss_ms:
@@ -279,4 +280,4 @@ def _value(option: Option) -> float:
 
 def _price_of_information(option: Option) -> float:
     """What an exploration loses for what it teaches: the more, the more rows draft."""
-    return option.risk_ms / len(option.rows) ** INFORMATION
+    return option.risk_ms / math.pow(len(option.rows), INFORMATION)

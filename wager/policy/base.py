@@ -182,8 +182,6 @@ class Inquiry(NamedTuple):
     """False: the step will be plain whatever drafters could propose."""
     first_suffices: bool = False
     """Whether the first drafter that can propose for a row is enough: no further one is asked for it."""
-    sufficient: frozenset[str] = frozenset()
-    """Drafters of which each is enough by itself: behind one that can propose, no further one is asked."""
 
 
 class Policy(Protocol):
@@ -254,8 +252,6 @@ class Limits(NamedTuple):
 
 def limits_of(rows: Sequence[Row], drafts: Sequence[Draft | None], cap: int = UNLIMITED) -> Limits:
     """Ceilings of these rows; `cap` is a further one that the policy puts on every row."""
-    if len(rows) == 1 and cap == UNLIMITED and _unlimited(rows[0], drafts[0]):
-        return _NO_LIMITS
     caps = [min(row.max_nodes, cap) for row in rows]
     depths = [row.max_depth for row in rows]
     spine = [draft is not None and draft.spine_only for draft in drafts]
@@ -265,14 +261,6 @@ def limits_of(rows: Sequence[Row], drafts: Sequence[Draft | None], cap: int = UN
         np.array(depths) if min(depths, default=UNLIMITED) < deepest else None,
         np.array(spine) if any(spine) else None,
     )
-
-
-_NO_LIMITS = Limits(None, None, None)
-
-
-def _unlimited(row: Row, draft: Draft | None) -> bool:
-    free = row.max_nodes >= UNLIMITED
-    return free and (draft is None or (row.max_depth >= draft.num_depths and not draft.spine_only))
 
 
 def fixed_forest(rows: Sequence[Row], drafts: Sequence[Draft | None], nodes: int, *, chain: bool) -> Forest:

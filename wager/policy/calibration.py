@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from wager.policy.base import Evidence, FloatArray
-from wager.policy.shift import ShiftTest
 
 _LOWEST, _HIGHEST, _ZERO = np.log(1e-6), np.log(1.0 - 1e-3), np.zeros(())
 _EDGE = 12.0  # logits beyond this are certainty for every practical purpose
 _MAX_DEPTH = 4096
+_LARGEST = 3.0  # one deviation counts for no more standard deviations than this
 _LEAST_SCATTER = 0.1  # a certain prediction that fails is one surprise, not infinitely many
 _DEPTH_TERM = np.minimum(np.arange(_MAX_DEPTH), 4.0)[:, None] / 4.0
 
@@ -32,6 +32,30 @@ class Surprise(NamedTuple):
 
     deviation: float = 0.0
     shifted: bool = False
+
+
+class ShiftTest:
+    """Page's test for a shift in either direction, fed with deviations in standard deviations.
+
+    `add` answers True when deviations since some moment have added up beyond `alarm`; then it starts anew. A
+    deviation within the slack counts against a shift.
+    """
+
+    __slots__ = ("_alarm", "_down", "_slack", "_up")
+
+    def __init__(self, slack: float, alarm: float) -> None:
+        self._slack = slack
+        self._alarm = alarm
+        self._up = self._down = 0.0
+
+    def add(self, deviation: float) -> bool:
+        deviation = max(-_LARGEST, min(_LARGEST, deviation))
+        self._up = max(0.0, self._up + deviation - self._slack)
+        self._down = max(0.0, self._down - deviation - self._slack)
+        if max(self._up, self._down) <= self._alarm:
+            return False
+        self._up = self._down = 0.0
+        return True
 
 
 class Calibrator:

@@ -23,8 +23,7 @@ from wager.policy.fixed_requests import (
     without_own,
 )
 from wager.policy.ledger import Account
-from wager.policy.names import make_policy
-from wager.policy.settings import PolicySettings
+from wager.policy.names import PolicySettings, make_policy
 from wager.policy.survival import MAX_DEPTH as DEEPEST
 from wager.tree import Forest
 

@@ -1,8 +1,8 @@
-"""What a step costs on this machine: time by tokens in the pass, by rows and context range, learned online.
+"""What a step costs on this machine: passes and drafts, learned online.
 
-Each shape (rows, context range) has a table of its own, of which a new one starts as the nearest known;
-warm-up is skipped. How a table learns is cost_table.py's. It knows no curve by name and no policy. The
-controller feeds it; policies read it.
+Passes have a table for each shape (octave of rows, context range), of which a new one starts as the nearest
+known (cost_table.py). Drafts have a linear model for each drafter (draft_costs.py). It knows no policy; the
+controller feeds it, and policies read it.
 """
 
 from __future__ import annotations
@@ -15,23 +15,16 @@ import numpy as np
 
 from wager.errors import ConfigError
 from wager.policy.base import FloatArray, IntArray
-from wager.policy.cost_table import MAX_TOKENS, NEARLY_FLAT, SHIFT_STRIKES, CostCurve, CostTable
+from wager.policy.cost_table import MAX_TOKENS, SHIFT_STRIKES, CostTable
 from wager.policy.draft_costs import DraftModel, DraftShape
 
-__all__ = [
-    "MAX_TOKENS",
-    "NEARLY_FLAT",
-    "SHIFT_STRIKES",
-    "CostCurve",
-    "CostModel",
-    "CostTable",
-    "DraftShape",
-    "DraftTime",
-    "PassTime",
-]
+__all__ = ["MAX_TOKENS", "SHIFT_STRIKES", "CostModel", "DraftShape", "DraftTime", "PassTime"]
 
-_PROMPT = 64  # tokens from which a pass pushes out of near memory what smaller ones read again and again;
-_COLD = 3  # passes behind such a one are slow for that, and say nothing of those to come
+PROMPT_TOKENS, PROMPT_RATIO, COLD_PASSES = 64, 8, 3
+"""Tokens of prompts, and how many times a pass's own tokens, that evict what it uses from near memory; and the
+slow passes behind them."""
+NEARLY_FLAT: FloatArray = 1.0 + 0.01 * np.arange(MAX_TOKENS + 1, dtype=np.float64)
+"""The prior where nothing better is known: one more token costs one hundredth of a plain pass."""
 
 
 def octave_of(num_rows: int) -> int:
@@ -58,38 +51,32 @@ class DraftTime(NamedTuple):
 
 
 class CostModel:
-    """Tables by shape for the target's pass, and a robust mean per drafter for the draft's.
-
-    A shape seen for the first time starts from the nearest known one. `warm_up` passes are not recorded.
-    """
+    """Times of passes and drafts. The first `warm_up` passes are not recorded."""
 
     def __init__(
         self,
-        prior: CostCurve = NEARLY_FLAT,
+        prior: FloatArray = NEARLY_FLAT,
         *,
         draft_share: float = 0.2,
         buckets: tuple[int, ...] = (),
         warm_up: int = 2,
     ) -> None:
-        """draft_share: a draft's assumed time, as a part of a plain pass, until one was measured.
+        """prior: times by tokens, index 0 unused, of which only the shape counts.
 
+        draft_share: a draft's assumed time, as a part of a plain pass, until one was measured.
         buckets: sizes to which the engine pads a pass; a pass then costs what its bucket costs.
         """
         if not (draft_share > 0 and math.isfinite(draft_share)):
             raise ConfigError("draft_share", draft_share, "a positive number")
-        self._prior = prior.table(np.maximum(np.arange(MAX_TOKENS + 1, dtype=np.float64), 1.0))
+        self._prior = np.maximum(prior, prior[1])
         self._draft_share = draft_share
-        self._buckets = np.array(sorted(buckets), np.int64)
-        self._is_padded = bool(buckets)
-        self._padded = np.minimum(_pad(np.arange(MAX_TOKENS + 1), self._buckets), MAX_TOKENS)
-        """For every size the one whose time it has."""
+        self._padded = _padded_sizes(buckets) if buckets else None
         self._curves: dict[tuple[int, int], tuple[FloatArray, FloatArray]] = {}
         """Of a shape: its table, and the curve that padding makes of it."""
-        self._warm_up = warm_up
-        self._cold = 0
-        """While above 0, passes and their drafts are not recorded: they come right behind a prompt's."""
-        self._latest = 0
-        """Tokens of the latest pass."""
+        self._cold = warm_up
+        """Passes to come that are not recorded, with their drafts: the first ones, some behind a prompt."""
+        self._is_cold, self._latest_read = False, 0
+        """Whether the latest pass was one of them, and how many tokens of prompts it read."""
         self._tables: dict[tuple[int, int], CostTable] = {}
         self._drafts: dict[str, DraftModel] = {}
         self.measured = False
@@ -99,7 +86,7 @@ class CostModel:
         """Begin with times measured before, each worth a few samples; what was timed since stays as it is."""
         for num_tokens, rows, context_len, time_ms in passes:
             if num_tokens <= MAX_TOKENS and 0.0 < time_ms < math.inf:
-                self._shape(rows, context_len).lay(self._size(num_tokens), time_ms)
+                self.shape(rows, context_len).load(self._size(num_tokens), time_ms)
                 self.measured = True
         usable = [draft for draft in drafts if 0.0 < draft.time_ms < math.inf]
         for name in {draft.drafter for draft in usable} - set(self._drafts):
@@ -109,43 +96,39 @@ class CostModel:
             self._drafts[name].trust()
 
     def observe_pass(
-        self, num_tokens: int, rows: int, context_len: int, time_ms: float, *, is_bare: bool = True
+        self,
+        num_tokens: int,
+        rows: int,
+        context_len: int,
+        time_ms: float,
+        *,
+        num_read: int = 0,
+        is_bare: bool = True,
     ) -> float:
-        """A target pass with `num_tokens` tokens took `time_ms`.
+        """A target pass with `num_tokens` tokens, of which `num_read` were of prompts, took `time_ms`.
 
         `is_bare`: nothing else is in that time, so that it can tell of the machine's level. Returns by how
         much (log) the machine was found to have changed its level with this pass: all times have been moved
         by that. Mostly 0.
         """
-        if self._is_cold(num_tokens):
+        if self._latest_read >= max(PROMPT_TOKENS, PROMPT_RATIO * num_tokens):
+            self._cold = max(self._cold, COLD_PASSES)
+        self._latest_read = num_read
+        self._is_cold, self._cold = self._cold > 0, max(self._cold - 1, 0)
+        if self._is_cold or num_tokens > MAX_TOKENS or not 0.0 < time_ms < math.inf:
             return 0.0
-        if num_tokens > MAX_TOKENS or not 0.0 < time_ms < math.inf:
-            return 0.0
-        table = self._shape(rows, context_len)
-        table.observe(self._size(num_tokens), time_ms, is_bare=is_bare)
         self.measured = True
-        shift = table.shift
+        shift = self.shape(rows, context_len).observe(self._size(num_tokens), time_ms, is_bare=is_bare)
         if shift:
-            for one in self._tables.values():
-                one.move(shift)
+            for table in self._tables.values():
+                table.move(shift)
             for draft in self._drafts.values():
                 draft.scale(math.exp(shift))
         return shift
 
-    def _is_cold(self, num_tokens: int) -> bool:
-        """Whether this pass comes too soon behind the start or a prompt's to say what others take."""
-        if self._latest >= _PROMPT and 8 * num_tokens <= self._latest:
-            self._cold = _COLD + 1  # counted down at once
-        self._latest = num_tokens
-        if self._warm_up > 0:
-            self._warm_up -= 1
-            return True
-        self._cold = max(0, self._cold - 1)
-        return self._cold > 0
-
     def observe_drafts(self, shapes: Mapping[str, DraftShape], time_ms: float) -> None:
-        """The drafts of a step, by drafter, took `time_ms` together; the most uncertain one is corrected most."""
-        if self._cold or not 0.0 < time_ms < math.inf:
+        """The drafts of a step took `time_ms` together; the most uncertain one is corrected most."""
+        if self._is_cold or not 0.0 < time_ms < math.inf:
             return
         errors = {name: self.draft_error_ms(name, shape) for name, shape in shapes.items()}
         residual = time_ms - sum([self.draft_ms(name, shape) for name, shape in shapes.items()])
@@ -157,8 +140,8 @@ class CostModel:
 
     def curve(self, rows: int, context_len: int) -> FloatArray:
         """Time of a pass by tokens in it, index 0 unused. A read-only view: copy before changing."""
-        table = self._shape(rows, context_len).table()
-        if not self._is_padded:
+        table = self.shape(rows, context_len).table()
+        if self._padded is None:
             return table
         key = (octave_of(rows), context_range(context_len))
         known = self._curves.get(key)
@@ -167,11 +150,21 @@ class CostModel:
         return known[1]
 
     def largest_seen(self, rows: int, context_len: int) -> int:
-        return self._shape(rows, context_len).largest
+        return self.shape(rows, context_len).largest
 
     def shape(self, rows: int, context_len: int) -> CostTable:
-        """The table behind `curve`, for those who plan what to measure next."""
-        return self._shape(rows, context_len)
+        """The table behind `curve`; a shape seen for the first time starts as the nearest known one."""
+        key = (octave_of(rows), context_range(context_len))
+        table = self._tables.get(key)
+        if table is None:
+            known = [k for k, table in self._tables.items() if not table.is_empty]
+            if known:
+                nearest = self._tables[min(known, key=lambda k: (abs(k[0] - key[0]), abs(k[1] - key[1])))]
+                table = CostTable(nearest.table(), largest=nearest.largest)
+            else:
+                table = CostTable(self._prior)
+            self._tables[key] = table
+        return table
 
     def plain_ms(self, rows: int, context_len: int) -> float:
         """Time of a plain step of these rows: one token each."""
@@ -208,23 +201,8 @@ class CostModel:
         return DraftModel(share * plain_ms, share * more_ms, plain_ms, strikes=SHIFT_STRIKES)
 
     def _size(self, num_tokens: int) -> int:
-        if self._is_padded:
-            num_tokens = int(self._padded[min(num_tokens, MAX_TOKENS)])
-        return max(1, num_tokens)
-
-    def _shape(self, rows: int, context_len: int) -> CostTable:
-        key = (octave_of(rows), context_range(context_len))
-        table = self._tables.get(key)
-        if table is None:
-            table = self._tables[key] = self._begun_as_nearest(key)
-        return table
-
-    def _begun_as_nearest(self, key: tuple[int, int]) -> CostTable:
-        known = [k for k, table in self._tables.items() if table.num_samples > 0]
-        if not known:
-            return CostTable(self._prior)
-        nearest = self._tables[min(known, key=lambda k: (abs(k[0] - key[0]), abs(k[1] - key[1])))]
-        return CostTable(nearest.table(), largest=nearest.largest)
+        num_tokens = max(1, min(num_tokens, MAX_TOKENS))
+        return num_tokens if self._padded is None else int(self._padded[num_tokens])
 
 
 def context_range(context_len: int) -> int:
@@ -232,9 +210,8 @@ def context_range(context_len: int) -> int:
     return max(context_len >> 10, 0).bit_length()
 
 
-def _pad(sizes: IntArray, buckets: IntArray) -> IntArray:
-    """Each size's bucket; sizes beyond the last stay as they are."""
-    if not len(buckets):
-        return sizes
-    place = np.searchsorted(buckets, sizes)
-    return np.where(place < len(buckets), buckets[np.minimum(place, len(buckets) - 1)], sizes)
+def _padded_sizes(buckets: tuple[int, ...]) -> IntArray:
+    """For every size its bucket, whose time it has; sizes beyond the last bucket stay as they are."""
+    sizes, ends = np.arange(MAX_TOKENS + 1), np.array(sorted(buckets), np.int64)
+    place = np.minimum(np.searchsorted(ends, sizes), len(ends) - 1)
+    return np.minimum(np.maximum(ends[place], sizes), MAX_TOKENS)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from wager.policy.base import Offer, Row, StepOutcome
 from wager.policy.costs import MAX_TOKENS, SHIFT_STRIKES, CostModel, DraftShape
 from wager.policy.ledger import Ledger
-from wager.stats import SpeculationStats
 from wager.policy.survival import Survival
+from wager.stats import SpeculationStats
 
 
 class _Prices(NamedTuple):
@@ -60,8 +60,14 @@ class Experience:
         moving = self._post(outcome, context_len, drafting)
         if outcome.is_typical and is_divided:
             is_bare = not drafting or not outcome.overlaps
+            num_read = sum([share.row.num_pending - 1 for share in outcome.rows])
             shift = self.costs.observe_pass(
-                outcome.num_tokens, len(outcome.rows), context_len, outcome.verify_ms, is_bare=is_bare
+                outcome.num_tokens,
+                len(outcome.rows),
+                context_len,
+                outcome.verify_ms,
+                num_read=num_read,
+                is_bare=is_bare,
             )
             if shift:
                 self._refund(slower=shift > 0.0)

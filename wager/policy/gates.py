@@ -13,10 +13,35 @@ from typing import NamedTuple
 import numpy as np
 
 from wager.errors import ConfigError
-from wager.policy.backoff import Backoff
 from wager.policy.base import PLAIN, Blind, Coming, Draft, Inquiry, Plan, Policy, Row, StepOutcome
 from wager.policy.experience import Experience, longest_context
 from wager.tree import Forest, build_forest
+
+LONGEST_INTERVAL = 48
+"""Steps between two trials at most."""
+
+
+class Backoff:
+    """Intervals between trials of what does not pay: they double with each loss and end with a win."""
+
+    def __init__(self, longest: int = LONGEST_INTERVAL) -> None:
+        self.longest = longest
+        self.interval = 1
+        self.waited = 0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next step is a trial."""
+        return self.waited + 1 >= self.interval
+
+    def wait(self) -> None:
+        """A step went by without a trial."""
+        self.waited += 1
+
+    def result(self, *, won: bool) -> None:
+        """A trial was made."""
+        self.waited = 0
+        self.interval = 1 if won else min(self.interval * 2, self.longest)
 
 
 class EmaSettings(NamedTuple):

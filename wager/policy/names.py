@@ -1,6 +1,7 @@
 """Policies by name: `auto`, `ar`, `fixed:K`, `tree:B`, `bod`, `bod:tree`, and gates in front, `ema+NAME`.
 
-The one place that turns a name into a policy. A new policy is one file in this room and one line here.
+The one place that turns a name into a policy, with what it is told beside its name. A new policy is one file
+in this room and one line here.
 """
 
 from __future__ import annotations
@@ -8,43 +9,58 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from wager.config import PolicyConfig
 from wager.errors import ConfigError
-from wager.policy.auto import Auto
+from wager.policy.auto import Auto, AutoConfig
 from wager.policy.base import Policy
 from wager.policy.bod.policy import BodPolicy
+from wager.policy.bod.settings import BodSettings
 from wager.policy.experience import Experience
-from wager.policy.gates import EmaGate, EntropyGate
-from wager.policy.settings import PolicySettings
+from wager.policy.gates import EmaGate, EmaSettings, EntropyGate, EntropySettings
 from wager.policy.simple import Fixed, Plain
-
-
-class Told(NamedTuple):
-    """What a policy is made from: what has been learned, what it is told, and the words behind its name."""
-
-    experience: Experience
-    settings: PolicySettings
-    argument: str = ""
-
-
-Maker = Callable[[Told], Policy]
-GateMaker = Callable[[Policy, Told], Policy]
 
 ALLOWED = "auto, ar, fixed:K, tree:B, bod, bod:tree, each also behind a gate: ema+NAME or entropy+NAME"
 _MOST_NODES = 1024
 
 
+class PolicySettings(NamedTuple):
+    """Everything a policy can be told; each reads its own part."""
+
+    auto: AutoConfig = AutoConfig()
+    bod: BodSettings = BodSettings()
+    ema: EmaSettings = EmaSettings()
+    entropy: EntropySettings = EntropySettings()
+
+
+def settings_from(config: PolicyConfig) -> PolicySettings:
+    """The settings that a configuration's policy section states."""
+    return PolicySettings(
+        AutoConfig(config.max_nodes, config.max_batch_nodes),
+        BodSettings(
+            config.bod_min_bet or None,
+            config.bod_max_bet or None,
+            config.bod_default_scale_cost,
+            config.bod_default_fixed_cost,
+        ),
+        EmaSettings(config.ema_margin, config.ema_patience),
+        EntropySettings(config.entropy_unsure, config.entropy_sagging, config.entropy_patience),
+    )
+
+
+Maker = Callable[[Experience, PolicySettings, str], Policy]
+GateMaker = Callable[[Policy, Experience, PolicySettings], Policy]
+
+
 def make_policy(name: str, experience: Experience, settings: PolicySettings | None = None) -> Policy:
     """The policy of that name. Raises ConfigError naming what is allowed."""
-    told = Told(experience, settings or PolicySettings())
+    settings = settings or PolicySettings()
     gate, plus, rest = name.partition("+")
-    if plus:
-        if gate not in GATES:
-            raise ConfigError("policy", name, ALLOWED)
-        return GATES[gate](make_policy(rest, experience, settings), told)
+    if plus and gate in GATES:
+        return GATES[gate](make_policy(rest, experience, settings), experience, settings)
     kind, _, argument = name.partition(":")
-    if kind not in POLICIES:
+    if plus or kind not in POLICIES:
         raise ConfigError("policy", name, ALLOWED)
-    return POLICIES[kind](told._replace(argument=argument))
+    return POLICIES[kind](experience, settings, argument)
 
 
 def check_policy(name: str, settings: PolicySettings | None = None) -> str:
@@ -57,36 +73,28 @@ def needs_target_p1(name: str) -> bool:
     return "entropy+" in name
 
 
-def _auto(told: Told) -> Policy:
-    _no_argument("auto", told.argument)
-    return Auto(told.experience, told.settings.auto)
+def _auto(experience: Experience, settings: PolicySettings, argument: str) -> Policy:
+    _no_argument("auto", argument)
+    return Auto(experience, settings.auto)
 
 
-def _plain(told: Told) -> Policy:
-    _no_argument("ar", told.argument)
-    return Plain(told.experience)
+def _plain(experience: Experience, _settings: PolicySettings, argument: str) -> Policy:
+    _no_argument("ar", argument)
+    return Plain(experience)
 
 
-def _fixed(told: Told) -> Policy:
-    return Fixed(told.experience, _count("fixed", told.argument), chain=True)
+def _fixed(experience: Experience, _settings: PolicySettings, argument: str) -> Policy:
+    return Fixed(experience, _count("fixed", argument), chain=True)
 
 
-def _tree(told: Told) -> Policy:
-    return Fixed(told.experience, _count("tree", told.argument), chain=False)
+def _tree(experience: Experience, _settings: PolicySettings, argument: str) -> Policy:
+    return Fixed(experience, _count("tree", argument), chain=False)
 
 
-def _bod(told: Told) -> Policy:
-    if told.argument not in ("", "chain", "tree"):
-        raise ConfigError("policy", f"bod:{told.argument}", "bod, bod:chain or bod:tree")
-    return BodPolicy(told.experience, config=told.settings.bod.config(told.argument or "chain"))
-
-
-def _ema(inner: Policy, told: Told) -> Policy:
-    return EmaGate(inner, told.experience, told.settings.ema)
-
-
-def _entropy(inner: Policy, told: Told) -> Policy:
-    return EntropyGate(inner, told.experience, told.settings.entropy)
+def _bod(experience: Experience, settings: PolicySettings, argument: str) -> Policy:
+    if argument not in ("", "chain", "tree"):
+        raise ConfigError("policy", f"bod:{argument}", "bod, bod:chain or bod:tree")
+    return BodPolicy(experience, config=settings.bod.config(argument or "chain"))
 
 
 def _no_argument(kind: str, argument: str) -> None:
@@ -96,11 +104,13 @@ def _no_argument(kind: str, argument: str) -> None:
 
 def _count(kind: str, argument: str) -> int:
     if not argument.isdecimal() or len(argument) > 6 or int(argument) > _MOST_NODES:
-        raise ConfigError(
-            "policy", f"{kind}:{argument}", f"{kind}:N with a whole number N from 0 to {_MOST_NODES}"
-        )
+        allowed = f"{kind}:N with a whole number N from 0 to {_MOST_NODES}"
+        raise ConfigError("policy", f"{kind}:{argument}", allowed)
     return int(argument)
 
 
 POLICIES: dict[str, Maker] = {"auto": _auto, "ar": _plain, "fixed": _fixed, "tree": _tree, "bod": _bod}
-GATES: dict[str, GateMaker] = {"ema": _ema, "entropy": _entropy}
+GATES: dict[str, GateMaker] = {
+    "ema": lambda inner, experience, settings: EmaGate(inner, experience, settings.ema),
+    "entropy": lambda inner, experience, settings: EntropyGate(inner, experience, settings.entropy),
+}

@@ -7,13 +7,12 @@ rows, with their values before anything is drafted. `best_shares` distributes no
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from wager.policy.base import UNLIMITED, Draft, FloatArray, Row, limits_of
+from wager.policy.base import UNLIMITED, Draft, FloatArray, Row, limits_of, stack_scores
 from wager.policy.costs import MAX_TOKENS, CostModel, DraftShape
 from wager.policy.experience import Experience, longest_context
 from wager.policy.yields import Group, Yields
@@ -166,27 +165,22 @@ def best_nodes(
 
     All that the step has places for; `max_nodes` is the most of one row among several.
     """
-    places, increments = len(step.prices) - 1, list[FloatArray | None]()
-    for row, draft, weight in zip(rows, drafts, step.weights.tolist(), strict=True):
-        score = None if draft is None else yields.log_acceptance(row, draft)
-        if score is not None:
-            score[0] += math.log(weight)
-        increments.append(score)
+    places, weights = len(step.prices) - 1, np.log(step.weights)
+
+    def increments(i: int, draft: Draft) -> FloatArray:
+        score = yields.log_acceptance(rows[i], draft)
+        score[0] += weights[i]
+        return score
+
     is_alone = len(rows) == 1
-    if is_alone and drafts[0] is not None and increments[0] is not None:
+    if is_alone and drafts[0] is not None:
         calibrator = yields.calibrator_of(rows[0], drafts[0])
         is_free = rows[0].max_depth >= drafts[0].num_depths and not drafts[0].spine_only
         if is_free and calibrator is not None and calibrator.keeps_order:
-            return one_tree(-increments[0], places)
-    depths = max([score.shape[0] for score in increments if score is not None])
-    ranks = max([score.shape[1] for score in increments if score is not None])
-    stacked = np.full((len(rows), depths, ranks), -np.inf)
-    for i, score in enumerate(increments):
-        if score is not None:
-            stacked[i, : score.shape[0], : score.shape[1]] = score
+            return one_tree(-increments(0, drafts[0]), places)
     limits = limits_of(rows, drafts, UNLIMITED if is_alone else max_nodes)
     return build_forest(
-        stacked,
+        stack_scores(drafts, increments),
         places,
         row_caps=None if is_alone else limits.row_caps,
         max_depths=limits.max_depths,

@@ -4,7 +4,7 @@ Yields are gross: they contain no prices, so what one batch size teaches holds f
 in confidence, and a bet that sees its draft profits from that. So drafts are sorted into classes by the
 expected tokens of their first guesses; each class has a mean curve W(n), which all requests share, and each
 request has its own class frequencies, which start from the common ones. A drafter without probabilities has
-a single class, whose curve follows from how far its guesses survived. Called by auto.py and options.py; it knows no costs.
+a single class, whose curve follows from how far its guesses survived. It knows no costs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COMMON_MEMORY = 150.0
 OWN_MEMORY = 64.0
 """Steps that a request remembers, drafted or not: its text changes, and then it is as the others are."""
 OWN_FADE = 1.0 - 1.0 / OWN_MEMORY
-COMMON_WEIGHT = 3.0
+COMMON_WEIGHT = 5.0
 """Drafts of its own after which a request's frequencies count as much as the common ones."""
 YOUNG_STEPS = 8
 """Steps of an answer whose drafts are learned apart: a drafter has to find its way into a text."""
@@ -78,16 +78,9 @@ class _Line:
 
     def copy(self) -> _Line:
         """A line of a new phase: as good as a few drafts."""
-        counts = _shrunk(self.counts, COMMON_WEIGHT)
         curves = {depth: curve.copy() for depth, curve in self.curves.items()}
-        return _Line(
-            self.calibrator.copy(),
-            counts,
-            curves,
-            self.prior.copy(),
-            np.minimum(self.samples, COMMON_WEIGHT),
-            self.num_depths,
-        )
+        counts, samples = _shrunk(self.counts, COMMON_WEIGHT), np.minimum(self.samples, COMMON_WEIGHT)
+        return _Line(self.calibrator.copy(), counts, curves, self.prior.copy(), samples, self.num_depths)
 
 
 @dataclass
@@ -95,8 +88,7 @@ class _Own:
     """One request."""
 
     counts: dict[_Key, FloatArray] = field(default_factory=dict)
-    seen: dict[_Key, int] = field(default_factory=dict)
-    """The step at which each entry of `counts` was last brought up to date."""
+    """[classes]: faded number of its drafts."""
     steps: int = 0
     survival: Survival = field(default_factory=Survival)
 
@@ -143,15 +135,16 @@ class Yields:
         young = int(steps < YOUNG_STEPS)
         counts = _shrunk(line.counts[young] + line.prior[young] / NUM_CLASSES, COMMON_WEIGHT)
         if own is not None and key in own.counts:
-            counts = counts + own.counts[key] * OWN_FADE ** (steps - own.seen[key])
+            counts = counts + own.counts[key]
         return np.asarray(counts / counts.sum())
 
     def _wordless(self, key: _Key, place: int, request_id: Hashable) -> Group:
-        rates = self._survival.rates(CURVE_NODES, key)
-        own = self._own.get(request_id)
-        if own is not None:
-            rates = own.survival.among(rates, key)
-        return Group([place], np.ones((1, 1)), chain_curve(rates)[None])
+        return Group([place], np.ones((1, 1)), chain_curve(self._rates(key, CURVE_NODES, request_id))[None])
+
+    def _rates(self, key: _Key, num_depths: int, request_id: Hashable) -> FloatArray:
+        """How probably each guess survives, where a drafter has no probabilities of its own."""
+        rates, own = self._survival.rates(num_depths, key), self._own.get(request_id)
+        return rates if own is None else own.survival.among(rates, key)
 
     def depths(self, drafter: str, phase: str) -> tuple[int, ...]:
         """Depths worth considering besides the whole draft: half of it and a quarter."""
@@ -169,15 +162,15 @@ class Yields:
         key = (draft.drafter, row.phase_of(draft.drafter))
         if draft.logprobs is not None:
             return self._line(key).calibrator.log_acceptance(draft.logprobs)
-        rates = self._survival.rates(draft.num_depths, key)
-        own = self._own.get(row.request_id)
-        rates = rates if own is None else own.survival.among(rates, key)
+        rates = self._rates(key, draft.num_depths, row.request_id)
         return np.log(np.clip(rates, 1e-6, 1.0 - 1e-6))[:, None]
 
     def step(self, request_id: Hashable) -> None:
         """The request took a step: what it has shown is that much older."""
         own = self._of(request_id)
         own.steps += 1
+        for counts in own.counts.values():
+            counts *= OWN_FADE
 
     def learn_draft(self, row: Row, draft: Draft, num_drafts: int, *, with_curve: bool) -> None:
         """One of the drafts of a step was seen; `with_curve` spends the time to learn its whole curve."""
@@ -189,13 +182,7 @@ class Yields:
         head = np.exp(log_acceptance[:HEAD_DEPTHS, 0].cumsum()).sum()
         place = int(np.searchsorted(_EDGES, head))
         own = self._of(row.request_id)
-        counts = own.counts.get(key)
-        if counts is None:
-            counts = own.counts[key] = np.zeros(NUM_CLASSES)
-        else:
-            counts *= OWN_FADE ** (own.steps - own.seen[key])
-        counts[place] += 1.0
-        own.seen[key] = own.steps
+        own.counts.setdefault(key, np.zeros(NUM_CLASSES))[place] += 1.0
         young = int(own.steps < YOUNG_STEPS)
         common = line.counts[young]
         line.prior[young] *= PRIOR_FADE
@@ -261,12 +248,7 @@ class Yields:
 
 def _shrunk(counts: FloatArray, weight: float) -> FloatArray:
     """The same frequencies with at most this weight."""
-    if counts.ndim == 1:
-        total = float(counts.sum())
-        return counts if total <= weight else counts * (weight / total)
-    return np.asarray(
-        counts * np.minimum(1.0, weight / np.maximum(counts.sum(axis=-1, keepdims=True), weight))
-    )
+    return np.asarray(counts * (weight / np.maximum(counts.sum(axis=-1, keepdims=True), weight)))
 
 
 def options(full: int) -> tuple[int, ...]:

@@ -16,7 +16,43 @@ from pathlib import Path
 import numpy as np
 
 from wager.errors import InputError
-from wager.policy.costs import CostCurve
+from wager.policy.base import FloatArray
+from wager.policy.costs import MAX_TOKENS
+
+
+class CostCurve:
+    """Milliseconds by tokens in the pass: linear between points, the last slope beyond."""
+
+    def __init__(self, points: Mapping[int, float], name: str = "curve") -> None:
+        sizes = sorted(points)
+        times = [float(points[size]) for size in sizes]
+        if not sizes or sizes[0] < 1:
+            raise InputError("needs at least one point, sizes from 1", field=f"{name}.verify_ms")
+        if not all(math.isfinite(t) and t > 0 for t in times):
+            raise InputError("every time must be a positive number", field=f"{name}.verify_ms")
+        self.name = name
+        self._sizes = np.array(sizes, np.float64)
+        self._times = np.array(times)
+
+    def __call__(self, num_tokens: int) -> float:
+        return float(self.table(np.array([num_tokens], np.float64))[0])
+
+    def table(self, sizes: FloatArray) -> FloatArray:
+        times = np.interp(sizes, self._sizes, self._times)
+        if len(self._sizes) > 1:
+            slope = (self._times[-1] - self._times[-2]) / (self._sizes[-1] - self._sizes[-2])
+            times = times + np.maximum(sizes - self._sizes[-1], 0.0) * slope
+        return np.asarray(np.maximum(times, 1e-9))
+
+    @property
+    def by_size(self) -> FloatArray:
+        """The times of all sizes that a cost model knows, index 0 unused."""
+        return self.table(np.maximum(np.arange(MAX_TOKENS + 1, dtype=np.float64), 1.0))
+
+    def scaled(self, factor: float) -> CostCurve:
+        points = {int(s): float(t) * factor for s, t in zip(self._sizes, self._times, strict=True)}
+        return CostCurve(points, self.name)
+
 
 _MEASURED: dict[str, tuple[float, dict[int, float]]] = {
     # 2 CPU cores, float32, 8 layers x 256, eager

@@ -53,7 +53,10 @@ class Forest(NamedTuple):
 
     def first(self, num_nodes: int) -> Forest:
         """Returns the best nodes alone."""
-        return Forest(*[values[:num_nodes] for values in self])
+        row, depth, rank, parent, score = self
+        return Forest(
+            row[:num_nodes], depth[:num_nodes], rank[:num_nodes], parent[:num_nodes], score[:num_nodes]
+        )
 
 
 class _Offer(NamedTuple):

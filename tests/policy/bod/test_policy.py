@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 from tests.policy.situations import FLAT, STEEP, World, bet, play, share, step
-from wager.policy import PLAIN, Controller, CostCurve, CostModel, Draft, Experience, Offer, Row
+from wager.policy import PLAIN, Controller, CostModel, Draft, Experience, Offer, Row
 from wager.policy.bod import BODConfig
 from wager.policy.bod.policy import BodPolicy
+from wager.trace.costs import CostCurve
 
 
 def bod(mode: str = "chain", points: dict[int, float] = FLAT) -> Controller:
-    experience = Experience(CostModel(CostCurve(points), warm_up=0))
+    experience = Experience(CostModel(CostCurve(points).by_size, warm_up=0))
     experience.costs.observe_pass(1, 1, 0, points[1])
     return Controller("bod" if mode == "chain" else "bod:tree", experience)
 

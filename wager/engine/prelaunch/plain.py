@@ -15,10 +15,10 @@ from torch import Tensor
 
 from wager.engine.context import EngineParts
 from wager.engine.drafting import Drafting
+from wager.engine.observation import inquire, rows_of
 from wager.engine.pipeline import InFlight, Pipeline, Strategy
 from wager.engine.rows import NO_TREE, StepRow
 from wager.engine.scheduler import Planned
-from wager.policy import Coming
 from wager.target import RunResult, RunRow
 
 _UNREAD = (0,)
@@ -44,7 +44,7 @@ class PlainPrelaunch:
         Precondition: `can_follow`.
         """
         parts = self._parts
-        if not _stays_plain(parts, rows):
+        if not self._stays_plain(rows):
             return
         plan = parts.scheduler.plan_behind([Planned(row.sequence, row.num_tokens) for row in rows])
         if plan is None:
@@ -64,15 +64,25 @@ class PlainPrelaunch:
         following = parts.runner.run_behind(asked, chosen, chosen_at)
         self._pipeline.add(InFlight(Strategy.PLAIN, plan.rows, following, _is_plain))
 
+    def _stays_plain(self, rows: Many[StepRow]) -> bool:
+        """Whether the policy lets no row draft in the step behind this one.
 
-def _stays_plain(parts: EngineParts, rows: Many[StepRow]) -> bool:
-    """Whether the policy has no rows draft in the step behind this one; asked for the rows that go on."""
-    going_on = [row for row in rows if not row.is_judged or row.sequence.num_left > 1]
-    if not going_on:
-        return False
-    max_depth = max([row.sequence.max_depth for row in going_on]) - 1
-    num_tokens = sum([1 if row.is_judged else row.num_tokens for row in going_on])
-    return not parts.controller.inquire(Coming(len(going_on), num_tokens, max_depth, ahead=1)).asks
+        If it wants drafters to be asked, the step is planned now, while the device runs: for the rows that
+        go on, as they are before this pass. Rows that have just read their prompt cannot be asked yet.
+        """
+        parts = self._parts
+        going_on = [row for row in rows if not row.is_judged or row.sequence.num_left > 1]
+        planned = [Planned(row.sequence, 1 if row.is_judged else row.num_tokens) for row in going_on]
+        if not planned:
+            return False
+        inquiry = inquire(parts, planned, self._pipeline.num_plain)
+        if not inquiry.asks:
+            return True
+        decoding = [one for one, row in zip(planned, going_on, strict=True) if row.num_tokens == 1]
+        if not decoding:
+            return False
+        coming = rows_of(parts, self._drafting, decoding, inquiry)
+        return not parts.controller.plan([row.view for row in coming]).drafts
 
 
 def _is_plain(rows: Many[StepRow]) -> bool:

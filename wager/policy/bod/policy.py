@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
-from wager.policy.backoff import Backoff
 from wager.policy.base import (
     Blind,
     Coming,
@@ -26,6 +25,7 @@ from wager.policy.base import (
 from wager.policy.bod import BODConfig, BODController
 from wager.policy.bod.closed_form import throughput
 from wager.policy.experience import Experience, longest_context
+from wager.policy.gates import Backoff
 from wager.policy.simple import fixed_plan
 from wager.tree import Forest
 
