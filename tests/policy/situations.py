@@ -23,6 +23,7 @@ from wager.policy import (
 )
 from wager.policy.auto import Auto
 from wager.policy.base import FloatArray
+from wager.policy.calibration import Calibrator
 from wager.policy.costs import DraftShape
 from wager.policy.yields import Yields
 from wager.trace.costs import CostCurve
@@ -73,6 +74,11 @@ def taught(policy: Auto, rows: Sequence[Row], draft: Draft, times: int = 40) -> 
             policy.yields.step(row.request_id)
 
 
+def calibrator(yields: Yields, drafter: str = "draft", phase: str = "") -> Calibrator:
+    """The calibration of this drafter's drafts."""
+    return yields._line((drafter, phase)).calibrator
+
+
 class Expected(NamedTuple):
     """The yield to expect from a draft for one row."""
 
@@ -96,8 +102,7 @@ def expected(yields: Yields, row: Row, drafter: str = "draft", depth: int = 0) -
 def value_of(plan: Plan) -> float:
     """V of the best plan; 0 where plain decoding is best."""
     details = plan.details
-    step, gain_ms = details.step, details.gain_ms  # type: ignore[attr-defined]
-    return 0.0 if step is None else float(gain_ms * step.rate)
+    return float(details.value)  # type: ignore[attr-defined]
 
 
 def loss_of(plan: Plan) -> float:

@@ -13,6 +13,7 @@ from tests.policy.situations import (
     assert_closed,
     awake,
     bet,
+    calibrator,
     claims,
     drafting,
     known_costs,
@@ -138,7 +139,7 @@ def test_what_was_learned_of_the_drafter_decides() -> None:
 def test_a_drafter_that_is_best_where_it_is_unsure_is_still_taken_best_first() -> None:
     policy = Auto(known_costs(FLAT))
     policy.yields.learn_evidence(Evidence("draft", "", np.log([[0.5]]), np.array([0])))
-    policy.yields.calibrator("draft", "").weights = [0.0, -0.5, 0.0]
+    calibrator(policy.yields).weights = [0.0, -0.5, 0.0]
     logprobs = np.log([[0.6, 0.3, 0.05], [0.5, 0.2, 0.1]])
     forest = bet(policy, [ROW], [Draft("draft", 2, logprobs)])
     assert forest.num_nodes and forest.rank[0] == 2

@@ -74,24 +74,25 @@ def test_a_batch_is_never_slower_than_plain_decoding(num_rows: int, stands: floa
     assert speedup(played) > 0.985
 
 
-def test_the_first_step_of_a_batch_size_is_plain_and_asks_nobody() -> None:
+def test_the_first_step_of_a_batch_size_is_plain() -> None:
     """Its time is the measure of all bets."""
-    policy = Auto(known_costs(FLAT))
-    assert policy.inquire(Coming(1, 1)).asks
+    controller = Controller("auto", known_costs(FLAT))
+    world = World(CURVE, {"draft": 0.95}, claims=0.95)
     for num_rows in (2, 3, 5, 17):
-        assert not policy.inquire(Coming(num_rows, num_rows)).asks
-        assert not policy.plan(rows_of(num_rows)).drafts
-        awake(policy, num_rows)
-        assert policy.inquire(Coming(num_rows, num_rows)).asks
+        first, second = play(controller, world, 2, rows_of(num_rows))
+        assert not any(first.drafters)
+        assert any(second.drafters), "and then it is known"
 
 
-def test_rest_of_one_batch_size_says_nothing_of_another() -> None:
-    controller = device()
-    world = World(CURVE, {"draft": 0.01}, depths=4, row_ms=0.15)
-    play(controller, world, 200, rows_of(64))
-    resting = [not controller.inquire(Coming(64, 64, ahead=ahead)).asks for ahead in (0, 1)]
-    assert any(resting)
-    assert controller.inquire(Coming(1, 1)).asks
+def test_drafters_of_many_rows_are_asked_now_and_then_in_long_plain_runs() -> None:
+    policy = Auto(known_costs(FLAT))
+    asked = {
+        rows: [policy.inquire(Coming(rows, rows, num_plain=n)).asks for n in range(200)]
+        for rows in (1, 8, 64)
+    }
+    assert all(asked[1])
+    assert sum(asked[8]) == pytest.approx(200 / 3, abs=4) and sum(asked[64]) == pytest.approx(200 / 6, abs=7)
+    assert all(asked[64][:4]), "not at once: a plain step or two may lie between two that draft"
 
 
 def test_drafts_are_made_for_the_rows_to_which_they_are_worth_most() -> None:

@@ -3,7 +3,19 @@
 import numpy as np
 import pytest
 
-from tests.policy.situations import FLAT, STEEP, World, awake, bet, claims, known_costs, play, speedup, taught
+from tests.policy.situations import (
+    FLAT,
+    STEEP,
+    World,
+    awake,
+    bet,
+    calibrator,
+    claims,
+    known_costs,
+    play,
+    speedup,
+    taught,
+)
 from wager.policy import Blind, Controller, Draft, Policy, Row
 from wager.policy.auto import Auto, AutoConfig
 from wager.trace.blindly import Blindly
@@ -26,7 +38,7 @@ def test_a_blind_bet_is_the_best_number_of_nodes_of_the_expected_curve() -> None
     nets = curve - (costs[2 : 2 + len(curve)] - costs[1]) / costs[1]
     assert blind is not None and not blind.is_chain
     assert list(blind.nodes) == [int(nets.argmax()) + 1]
-    assert blind.weights[0] == tuple(policy.yields.calibrator("draft", "").weights)
+    assert blind.weights[0] == tuple(calibrator(policy.yields).weights)
 
 
 def test_nothing_is_bet_blindly_where_nothing_pays() -> None:
@@ -47,7 +59,7 @@ def test_a_drafter_that_was_never_seen_is_looked_at() -> None:
 def test_a_drafter_that_holds_the_unlikely_for_likely_is_looked_at() -> None:
     policy = Auto(known_costs(FLAT))
     taught(policy, [ROW], claims(0.8))
-    policy.yields.calibrator("draft", "").weights[1] = -0.2
+    calibrator(policy.yields).weights[1] = -0.2
     assert blind_bet(policy, [ROW], [Draft("draft", 8)]) is None
 
 

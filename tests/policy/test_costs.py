@@ -13,7 +13,6 @@ from wager.policy.costs import (
     MAX_TOKENS,
     NEARLY_FLAT,
     CostModel,
-    CostTable,
     DraftShape,
     DraftTime,
     PassTime,
@@ -70,7 +69,7 @@ def test_nothing_is_known_before_the_first_pass() -> None:
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 10.0])
 def test_the_prior_is_a_shape_whose_scale_one_pass_sets(scale: float) -> None:
-    costs = model(prior=NEARLY_FLAT.scaled(scale))
+    costs = model(prior=scale * NEARLY_FLAT)
     see(costs, 1, [5.0])
     assert costs.curve(1, 0)[[1, 101]] == pytest.approx([5.0, 10.0])
 
@@ -195,14 +194,13 @@ def test_sizes_between_are_interpolated() -> None:
     assert 5.5 < between < 19.0
 
 
-def test_counts_and_ages() -> None:
+def test_ages() -> None:
     costs = model()
     see(costs, 1, [5.0] * 3)
     see(costs, 4, [5.0] * 2)
     table = costs.shape(1, 0)
-    assert (table.count(1), table.count(4), table.count(9)) == (3, 2, 0)
     assert (table.age(1), table.age(4), table.age(9)) == (2, 0, 5)
-    assert table.num_samples == 5
+    assert table.num_timed == 5
 
 
 def test_shapes_are_separate() -> None:
@@ -254,7 +252,7 @@ def test_a_bucket_costs_the_same_wherever_it_is_filled() -> None:
     assert len({float(t) for t in curve[2:9]}) == 1
     assert len({float(t) for t in curve[9:17]}) == 1
     assert curve[8] < curve[9]
-    assert costs.shape(1, 0).count(8) == 3
+    assert costs.shape(1, 0).age(8) == 3, "what 3 tokens took is the bucket's time"
     assert curve[40] > curve[16]
 
 
@@ -280,29 +278,18 @@ def test_drafts_are_kept_by_drafter_and_rows() -> None:
         costs.observe_drafts({"small": DraftShape(1)}, 0.5)
         costs.observe_drafts({"large": DraftShape(1)}, 2.0)
         costs.observe_drafts({"large": DraftShape(8)}, 4.0)
-    assert costs.draft_ms("small", DraftShape(1)) == pytest.approx(0.5)
-    assert costs.draft_ms("large", DraftShape(1)) == pytest.approx(2.0)
-    assert costs.draft_ms("large", DraftShape(6)) == pytest.approx(4.0)
-    assert costs.draft_ms("large", DraftShape(64)) == pytest.approx(4.0)
+    assert costs.draft_ms("small", DraftShape(1)) == pytest.approx(0.5, rel=0.05)
+    assert costs.draft_ms("large", DraftShape(1)) == pytest.approx(2.0, rel=0.1)
+    assert costs.draft_ms("large", DraftShape(8)) == pytest.approx(4.0, rel=0.1)
+    assert 3.0 < costs.draft_ms("large", DraftShape(6)) < 4.0, "every further row takes as long"
+    assert costs.draft_ms("large", DraftShape(64)) > 10.0
 
 
 def test_one_stalled_draft_does_not_move_its_time() -> None:
     costs = model()
     for time_ms in [0.5] * 20 + [10.0] + [0.5]:
         costs.observe_drafts({"draft": DraftShape(1)}, time_ms)
-    assert costs.draft_ms("draft", DraftShape(1)) == pytest.approx(0.5, rel=0.05)
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.lists(st.tuples(st.sampled_from([1, 2, 5, 16]), st.floats(1.0, 20.0)), min_size=1, max_size=60))
-def test_a_sample_is_held_against_what_the_curve_says(samples: list[tuple[int, float]]) -> None:
-    """Each size keeps what the curve says of it, so that a sample need not look it up."""
-    table = CostTable(np.full(MAX_TOKENS + 1, 5.0))
-    for size, time_ms in samples:
-        table.observe(size, time_ms)
-    curve = table.table()
-    for size, cell in table._cells.items():
-        assert cell.expected == pytest.approx(math.log(curve[size]), abs=1e-12)
+    assert costs.draft_ms("draft", DraftShape(1)) == pytest.approx(0.5, rel=0.1)
 
 
 def test_times_measured_before_are_known_at_once() -> None:
@@ -312,7 +299,7 @@ def test_times_measured_before_are_known_at_once() -> None:
     assert costs.measured
     assert costs.curve(1, 300)[list(STEEP)] == pytest.approx(list(STEEP.values()), rel=0.05)
     assert costs.largest_seen(1, 300) == max(STEEP)
-    assert costs.draft_ms("block", DraftShape(1)) == pytest.approx(0.7)
+    assert costs.draft_ms("block", DraftShape(1)) == pytest.approx(0.7, rel=0.05)
 
 
 STEEP = {1: 1.0, 2: 5.0, 4: 30.0, 8: 150.0, 16: 700.0}
@@ -354,7 +341,7 @@ def test_passes_right_behind_a_prompt_are_not_recorded() -> None:
         costs.observe_pass(1, 1, 100, 2.0)
     costs.observe_drafts({"block": DraftShape(1)}, 1.0)
     for _ in range(10):  # requests: a prompt, then passes that are slow at first
-        costs.observe_pass(100, 1, 0, 30.0)
+        costs.observe_pass(100, 1, 0, 30.0, num_read=99)
         for time_ms in (4.0, 3.5, 3.0, 2.0):
             costs.observe_pass(1, 1, 100, time_ms)
             costs.observe_drafts({"block": DraftShape(1)}, time_ms / 2)

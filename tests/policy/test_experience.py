@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.policy.situations import DRAFT_MS, FLAT, known_costs, share, step
-from wager.policy import Controller, CostModel, Evidence, Experience, Offer, Row, StepOutcome
+from wager.policy import Controller, CostModel, Evidence, Experience, Row, StepOutcome
 from wager.policy.costs import DraftShape
 from wager.policy.experience import leading_hits, longest_context
 
@@ -113,22 +113,16 @@ def test_on_a_device_too_a_larger_pass_than_any_is_taken_at_its_word() -> None:
 
 
 def test_drafters_that_run_together_are_timed_together() -> None:
-    experience = known_costs(TWO_ROWS, rows=2)
-    for drafter in ("block", "copy"):
-        for _ in range(20):
-            experience.costs.observe_drafts({drafter: DraftShape(1)}, 2.0)
-    both = {Offer("block"): 1, Offer("copy"): 1}
-    assert experience.costs.drafts_ms(both, 0) == pytest.approx(4.0), "until they were seen to"
+    """The time that both take is divided between them, more of it corrected where less is known."""
+    experience = known_costs(TWO_ROWS, rows=2, drafters=())
+    costs, alone = experience.costs, DraftShape(1)
+    for _ in range(20):
+        costs.observe_drafts({"block": alone}, 2.0)
     rows = [share(7, row=Row(name), drafter=name) for name in ("block", "copy")]
     for _ in range(20):
         experience.learn(step(*rows, verify_ms=6.4, draft_ms=2.5))
-    assert experience.costs.drafts_ms(both, 0) == pytest.approx(2.5, rel=0.05)
-    assert experience.costs.draft_ms("block", DraftShape(1)) == pytest.approx(2.0), (
-        "and nothing of either alone"
-    )
-    for _ in range(60):
-        experience.learn(step(*rows, verify_ms=6.4, draft_ms=1.0))
-    assert experience.costs.drafts_ms(both, 0) == pytest.approx(2.0), "not less than either"
+    assert costs.draft_ms("block", alone) == pytest.approx(2.0, rel=0.15)
+    assert costs.draft_ms("block", alone) + costs.draft_ms("copy", alone) == pytest.approx(2.5, rel=0.1)
 
 
 def test_a_step_is_judged_by_what_was_known_before_it() -> None:
@@ -149,16 +143,17 @@ def test_costs_learn_from_every_step() -> None:
     experience = Experience(CostModel(warm_up=0))
     experience.learn(step(share(), verify_ms=5.0))
     experience.learn(step(share(7, accepted=1), verify_ms=7.0, draft_ms=0.7))
-    assert experience.costs.shape(1, 0).count(8) == 1
-    assert experience.costs.draft_ms("draft", DraftShape(1)) == pytest.approx(0.7)
+    assert experience.costs.curve(1, 0)[8] == pytest.approx(7.0)
+    assert 0.7 < experience.costs.draft_ms("draft", DraftShape(1)) < 0.95, "a fifth of a pass until then"
 
 
-def test_a_draft_time_of_two_drafters_belongs_to_neither() -> None:
+def test_a_draft_time_of_two_unknown_drafters_is_shared_alike() -> None:
     experience = known_costs(FLAT, rows=2, drafters=())
-    before = experience.costs.draft_ms("a", DraftShape(1))
     both = share(1, row=Row(1), drafter="a"), share(1, row=Row(2), drafter="b")
-    experience.learn(step(*both, verify_ms=5.0, draft_ms=3.0))
-    assert experience.costs.draft_ms("a", DraftShape(1)) == pytest.approx(before, rel=0.05)
+    for _ in range(10):
+        experience.learn(step(*both, verify_ms=5.0, draft_ms=3.0))
+    times = [experience.costs.draft_ms(name, DraftShape(1)) for name in ("a", "b")]
+    assert times == pytest.approx([1.5, 1.5], rel=0.1)
 
 
 def test_evidence_feeds_survival_by_drafter_and_phase() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wager.errors import ConfigError
-from wager.policy.ledger import Account, Ledger
+from wager.policy.ledger import LARGEST_LOSS, START_ALLOWANCE, Account, Ledger
 
 POSTS = st.lists(
     st.tuples(st.sampled_from("abc"), st.floats(0, 50), st.floats(0, 50), st.integers(0, 9)), max_size=40
@@ -56,14 +56,27 @@ def test_asking_for_an_account_does_not_open_one() -> None:
     assert ledger.total == Account()
 
 
-def test_the_allowance_is_the_floor_plus_one_step() -> None:
-    ledger = Ledger(floor=0.01)
-    assert ledger.allowance_ms(Account(), 5.0) == 5.0
+def test_the_allowance_is_the_floor_and_the_steps_of_a_start() -> None:
+    ledger, start_ms = Ledger(floor=0.01), 5.0 * START_ALLOWANCE
+    assert ledger.allowance_ms(Account(), 5.0) == start_ms
     ledger.post("a", spent_ms=1000.0, plain_ms=990.0, tokens=9)
-    assert ledger.allowance_ms(ledger.total, 5.0) == pytest.approx(5.0)
+    assert ledger.allowance_ms(ledger.total, 5.0) == pytest.approx(start_ms)
     ledger.post("a", spent_ms=10.0, plain_ms=0.0, tokens=0)
-    assert ledger.allowance_ms(ledger.total, 5.0) == pytest.approx(-4.9)
-    assert Ledger(floor=0.0).allowance_ms(ledger.total, 0.0) == pytest.approx(-20.0)
+    assert ledger.allowance_ms(ledger.total, 5.0) == pytest.approx(start_ms - 9.9)
+
+
+def test_gains_do_not_pay_for_losses_of_any_size() -> None:
+    """However much was gained, from its highest point an account loses no more than a few plain steps."""
+    ledger = Ledger(floor=0.01)
+    ledger.post("a", spent_ms=1000.0, plain_ms=5000.0, tokens=9)
+    assert ledger.allowance_ms(ledger.total, 5.0) == LARGEST_LOSS * 5.0
+    ledger.post("a", spent_ms=30.0, plain_ms=0.0, tokens=0)
+    assert ledger.allowance_ms(ledger.total, 5.0) == pytest.approx(LARGEST_LOSS * 5.0 - 29.7)
+    for _ in range(1000):
+        ledger.post("a", spent_ms=5.0, plain_ms=5.0, tokens=1)
+    assert ledger.allowance_ms(ledger.total, 5.0) == pytest.approx(LARGEST_LOSS * 5.0), (
+        "plain steps give it back"
+    )
 
 
 @pytest.mark.parametrize("floor", [-0.01, 1.01, float("nan")])

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wager.policy.valuation import StepView, best_shares
 
 from tests.policy.situations import (
     FLAT,
@@ -25,6 +24,7 @@ from tests.policy.situations import (
 from wager.policy import CostModel, Draft, Experience, PassTime, Plan, Row
 from wager.policy.auto import Auto
 from wager.policy.costs import DraftShape
+from wager.policy.options import StepView, best_shares
 from wager.policy.yields import CURVE_NODES
 
 ROW = Row("r")
@@ -41,7 +41,9 @@ def planned(chance: float, points: dict[int, float], draft_ms: float, num_rows: 
 
 def view(weights: np.ndarray, prices: np.ndarray) -> StepView:
     """A step of which only the price of its nodes matters."""
-    return StepView(len(weights), len(weights), 5.0, 5.0, len(weights) / 5.0, prices, weights, 0)
+    return StepView(
+        len(weights), len(weights), len(weights), 5.0, 5.0, len(weights) / 5.0, prices, weights, 0
+    )
 
 
 CHANCES = st.floats(0.02, 0.98)
@@ -196,11 +198,13 @@ def test_before_a_start_pays_it_must_pay_for_the_start() -> None:
     taught(policy, [ROW], claims(0.4), 100)
     first = policy.plan([ROW])
     begins = value_of(first)
-    experience.costs.observe_start("draft", 1, 16.0)
+    for _ in range(8):
+        experience.costs.observe_drafts({"draft": DraftShape(1, num_starting=1)}, 18.0)
+        experience.costs.observe_drafts({"draft": DraftShape(1)}, 2.0)
     dear = value_of(policy.plan([ROW]))
     assert dear < begins - 0.1
-    policy.learn(step(share(4, 2), draft_ms=2.0)._replace(plan=first))
-    assert value_of(policy.plan([ROW])) > dear + 0.2, "and whoever stops will have to pay for it again"
+    policy.learn(experience.learn(step(share(4, 2), verify_ms=SLOPED[5], draft_ms=18.0)._replace(plan=first)))
+    assert value_of(policy.plan([ROW])) > dear + 0.15, "and whoever stops will have to pay for it again"
 
 
 def test_a_padded_pass_costs_what_its_bucket_costs() -> None:

@@ -69,7 +69,7 @@ def learned(name: str, steps: int = 60) -> Controller:
 @pytest.mark.parametrize("steps", [0, 60])
 def test_questions_change_nothing(name: str, steps: int) -> None:
     policy = learned(name, steps).policy
-    for rows, coming in ((SEEN, Coming(2, 2, 9)), (UNSEEN, Coming(2, 2, 9, ahead=1))):
+    for rows, coming in ((SEEN, Coming(2, 2, 9)), (UNSEEN, Coming(2, 2, 9, num_plain=1))):
         first = ask_everything(policy, rows, coming)  # fills caches, which are no part of the state
         before = copy.deepcopy(state_of(policy))
         again = ask_everything(policy, rows, coming)
@@ -93,7 +93,7 @@ def test_a_game_is_the_same_whatever_was_asked_in_between(name: str) -> None:
 
     def ask_a_lot(controller: Controller, turn: int) -> None:
         if turn:
-            ask_everything(controller.policy, SEEN, Coming(2, 2, 9, ahead=turn % 2))
+            ask_everything(controller.policy, SEEN, Coming(2, 2, 9, num_plain=turn % 2))
             ask_everything(controller.policy, UNSEEN, Coming(1, 1, 9))
         if turn % 3 == 0:
             controller.prepare(SEEN, [Draft("draft", 3)] * 2)

@@ -76,6 +76,8 @@ class _Details(NamedTuple):
 
     step: StepView | None = None
     """None: no drafter could propose."""
+    value: float = 0.0
+    """V of the best plan."""
     loss_ms: float = 0.0
     """Expected loss of an exploration; 0 for the best plan."""
 
@@ -110,26 +112,28 @@ class Auto:
             return Plan(offers, None, _Details())
         step = self._view(rows)
         plain = Plan(offers, Prediction(step.num_emitting, step.base_ms), _Details(step))
-        options = self._options(step, rows)
+        options = self._options(step, rows) if len(step.prices) > 1 else []
         if not options or costs.shape(len(rows), step.context_len).needs_plain(step.base_tokens):
             return plain
-        best, loss_ms, allowance_ms = max(options, key=_value), 0.0, self._allowance_ms(step)
+        best, allowance_ms = max(options, key=_value), self._allowance_ms(step)
+        details = _Details(step, max(best.value, 0.0))
+        plain = plain._replace(details=details)
         if best.value > 0.0:
             plain_loss_ms = self._plain_loss_ms(step, best)
             if plain_loss_ms and self.exploration.affords(plain_loss_ms):
-                return plain._replace(details=_Details(step, plain_loss_ms))
+                return plain._replace(details=details._replace(loss_ms=plain_loss_ms))
             if best.risk_ms > 0.0:  # It pays only if rows go on drafting, so part of the allowance is kept.
                 allowance_ms -= START_ALLOWANCE * step.plain_ms
         else:
             best = min(options, key=_price_of_information)
-            loss_ms = best.risk_ms
-            if not self.exploration.affords(loss_ms):
+            if not self.exploration.affords(best.risk_ms):
                 return plain
+            details = details._replace(loss_ms=best.risk_ms)
         if best.draft_ms > allowance_ms:
             return plain
         tokens = step.num_emitting + sum([best.gains[i] / float(step.weights[i]) for i in best.rows])
         prediction = Prediction(tokens, step.base_ms + best.draft_ms)
-        return Plan(self._offers(step, rows, best, options), prediction, _Details(step, loss_ms))
+        return Plan(self._offers(step, rows, best, options), prediction, details)
 
     def _view(self, rows: Sequence[Row]) -> StepView:
         """The step of these rows, with the prices of all numbers of nodes that it may have."""

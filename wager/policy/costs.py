@@ -23,7 +23,7 @@ __all__ = ["MAX_TOKENS", "SHIFT_STRIKES", "CostModel", "DraftShape", "DraftTime"
 PROMPT_TOKENS, PROMPT_RATIO, COLD_PASSES = 64, 8, 3
 """Tokens of prompts, and how many times a pass's own tokens, that evict what it uses from near memory; and the
 slow passes behind them."""
-NEARLY_FLAT: FloatArray = 1.0 + 0.01 * np.arange(MAX_TOKENS + 1, dtype=np.float64)
+NEARLY_FLAT: FloatArray = 0.99 + 0.01 * np.arange(MAX_TOKENS + 1, dtype=np.float64)
 """The prior where nothing better is known: one more token costs one hundredth of a plain pass."""
 
 

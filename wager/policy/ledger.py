@@ -24,13 +24,13 @@ class Account:
 
     balance_ms: float = 0.0
     lowest_ms: float = 0.0
-    highest_ms: float = 0.0
-    """The highest point of the balance and what the floor gives."""
     elapsed_ms: float = 0.0
     plain_ms: float = 0.0
     tokens: int = 0
+    highest_ms: float = 0.0
+    """The highest point of the balance and what the floor gives."""
 
-    def post(self, spent_ms: float, plain_ms: float, tokens: int, floor: float) -> None:
+    def post(self, spent_ms: float, plain_ms: float, tokens: int, floor: float = 0.0) -> None:
         """Enter one step's share: time spent, and what plain decoding would have spent on its tokens."""
         self.elapsed_ms += spent_ms
         self.plain_ms += plain_ms
