@@ -57,6 +57,8 @@ STALE_STEPS, SOON_STEPS = 256, 32
 """Passes after which a plain pass should be timed again: usually, and while its time is uncertain."""
 UNCERTAIN = 0.04
 """Standard error (log) of the time of a plain pass from which it is uncertain."""
+SURPRISE = 2.0
+"""Standard deviations by which an exploration's draft must have been better than expected to cost nothing."""
 WHOLE_EVERY = 8
 """Drafts after which a whole one is wanted again, which shows what short ones miss."""
 
@@ -93,6 +95,8 @@ class Auto:
         self.yields = Yields(experience.survival)
         self.paces = Paces()
         self.exploration = Exploration()
+        self._explored_ms = 0.0
+        """What the latest exploration has lost, until its draft is compared with the text."""
         self._since_whole: dict[str, int] = {}
         """Drafts since the last whole one, by drafter."""
 
@@ -232,8 +236,7 @@ class Auto:
 
     def learn(self, outcome: StepOutcome) -> None:
         drafted = [share for share in outcome.rows if share.draft is not None]
-        for item in outcome.evidence:
-            self.yields.learn_evidence(item)
+        deviations = [self.yields.learn_evidence(item) for item in outcome.evidence]
         for number, share in enumerate(drafted):
             assert share.draft is not None
             self.yields.learn_draft(share.row, share.draft, len(drafted), with_curve=number < LEARNED_CURVES)
@@ -243,17 +246,21 @@ class Auto:
             depths = [share.offer.depth for share in outcome.rows if share.offer.drafter == name]
             self._since_whole[name] = 0 if 0 in depths else self._since_whole.get(name, 0) + 1
         self.paces.learn(outcome, self.experience.costs)
-        self._settle(outcome)
+        self._settle(outcome, max(deviations, default=0.0))
 
-    def _settle(self, outcome: StepOutcome) -> None:
+    def _settle(self, outcome: StepOutcome, deviation: float) -> None:
         """Credit the exploration budget with the time of the step, and charge it with what it explored.
 
         What an exploration is charged with is what it has really lost: expectations may be wrong for long.
-        A plain step in which drafters were asked in vain is charged with the time for which it waited.
+        If its draft proves much better than expected, it is not charged, so that the next one comes soon. A
+        plain step in which drafters were asked in vain is charged with the time for which it waited.
         """
         costs, budget = self.experience.costs, self.exploration
         plain_ms = costs.plain_ms(len(outcome.rows), longest_context([share.row for share in outcome.rows]))
         budget.earn(outcome.verify_ms + outcome.draft_ms, plain_ms)
+        if deviation > SURPRISE:
+            budget.settle(self._explored_ms, plain_ms)
+            self._explored_ms = 0.0
         details = None if outcome.plan is None else outcome.plan.details
         if not isinstance(details, _Details) or details.step is None:
             return
@@ -267,6 +274,7 @@ class Auto:
             price = step.prices[min(nodes, len(step.prices) - 1)]
             gained_ms = float(step.weights @ accepted - price) / step.rate - outcome.draft_ms
             budget.settle(gained_ms, plain_ms)
+            self._explored_ms = max(-gained_ms, 0.0)
 
     def forget(self, request_id: Hashable) -> None:
         self.yields.forget(request_id)

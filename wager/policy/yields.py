@@ -216,18 +216,23 @@ class Yields:
                 delta = curve_of(forest, depth or line.num_depths) - curves[place]
             curves[place] += rate * delta
 
-    def learn_evidence(self, item: Evidence) -> None:
-        """A draft was compared with the text: move its calibration, or the survival of wordless guesses."""
+    def learn_evidence(self, item: Evidence) -> float:
+        """A draft was compared with the text: move its calibration, or the survival of wordless guesses.
+
+        Returns by how many standard deviations more guesses were right than expected.
+        """
         key = (item.drafter, item.phase)
         if item.request_id is not None:
             ranks = item.ranks.tolist()
             stood = next((place for place, rank in enumerate(ranks) if rank != 0), len(ranks))
             self._of(item.request_id).survival.observe(stood, len(ranks), key)
         line = self._line(key, keep=True)
-        if line.calibrator.learn(item).shifted:
+        surprise = line.calibrator.learn(item)
+        if surprise.shifted:
             own = [own.counts[key] for own in self._own.values() if key in own.counts]
             for counts in [*line.counts, *own]:
                 counts[:] = _shrunk(counts, SHIFTED_WEIGHT)
+        return surprise.deviation
 
     def forget(self, request_id: Hashable) -> None:
         self._own.pop(request_id, None)
