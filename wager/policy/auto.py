@@ -57,7 +57,7 @@ STALE_STEPS, SOON_STEPS = 256, 32
 """Passes after which a plain pass should be timed again: usually, and while its time is uncertain."""
 UNCERTAIN = 0.04
 """Standard error (log) of the time of a plain pass from which it is uncertain."""
-SURPRISE = 2.0
+SURPRISE = 4.0
 """Standard deviations by which an exploration's draft must have been better than expected to cost nothing."""
 WHOLE_EVERY = 8
 """Drafts after which a whole one is wanted again, which shows what short ones miss."""

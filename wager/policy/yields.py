@@ -36,7 +36,7 @@ COMMON_MEMORY = 150.0
 OWN_MEMORY = 64.0
 """Steps that a request remembers, drafted or not: its text changes, and then it is as the others are."""
 OWN_FADE = 1.0 - 1.0 / OWN_MEMORY
-COMMON_WEIGHT = 5.0
+COMMON_WEIGHT = 4.0
 """Drafts of its own after which a request's frequencies count as much as the common ones."""
 YOUNG_STEPS = 8
 """Steps of an answer whose drafts are learned apart: a drafter has to find its way into a text."""
