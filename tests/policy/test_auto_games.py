@@ -105,7 +105,9 @@ def test_a_drafter_that_was_useless_for_long_comes_back() -> None:
     assert drafted(back[300:]) > 0.95
 
 
-@pytest.mark.xfail(strict=True, reason="explorations verify nothing where no node pays, so passes are not timed")
+@pytest.mark.xfail(
+    strict=True, reason="explorations verify nothing where no node pays, so passes are not timed"
+)
 def test_a_machine_on_which_passes_become_dear_and_cheap_again() -> None:
     dear, cheap = CostCurve(STEEP), CostCurve(FLAT)
     controller = Controller("auto", unmeasured())

@@ -141,7 +141,7 @@ class CostTable:
         return residual if len(self._outliers) >= SHIFT_STRIKES else math.copysign(limit, residual)
 
     def _shift(self) -> float:
-        """Several well-known sizes at once, or the smallest one by itself, are off if the machine has changed.
+        """Several well-known sizes, or the smallest one by itself, are off if the machine has changed.
 
         Another one by itself, or some that were hardly timed here, are a curve that was wrong there.
         """

@@ -21,8 +21,8 @@ from wager.policy.draft_costs import DraftModel, DraftShape
 __all__ = ["MAX_TOKENS", "SHIFT_STRIKES", "CostModel", "DraftShape", "DraftTime", "PassTime"]
 
 PROMPT_TOKENS, PROMPT_RATIO, COLD_PASSES = 64, 8, 3
-"""Tokens of prompts, and how many times a pass's own tokens, that evict what it uses from near memory; and the
-slow passes behind them."""
+"""Prompt tokens, at least, and relative to a pass's own, that evict what it uses from near memory; how many
+passes are slow then."""
 NEARLY_FLAT: FloatArray = 0.99 + 0.01 * np.arange(MAX_TOKENS + 1, dtype=np.float64)
 """The prior where nothing better is known: one more token costs one hundredth of a plain pass."""
 
