@@ -291,7 +291,7 @@ def test_narrow_weights_without_other_passes_are_refused(
 def test_on_a_device_features_wait_until_somebody_drafts_or_there_are_too_many(
     tmp_path: Path,
 ) -> None:
-    """What is shared next is read in; else those of which most waits, once all together are too many."""
+    """Those of which most waits, once all together are too many."""
 
     class Device:
         max_waiting = 700
@@ -301,13 +301,33 @@ def test_on_a_device_features_wait_until_somebody_drafts_or_there_are_too_many(
     drafter._read_in = lambda portions: read.append([p.stop for p in portions])  # type: ignore[method-assign, assignment]
     one = torch.zeros(1, 1)
 
+    def keep(*tokens: tuple[str, int]) -> None:
+        drafter.keep([KeptTokens(n, 0, one.expand(k, 1), []) for n, k in tokens])
+
+    keep(("a", 100), ("b", 400), ("c", 150))
+    assert not read
+    keep(("a", 100), ("b", 400), ("d", 90))
+    assert read == [[400, 100]], "740 wait: as many of the longest as one pass takes"
+
+
+def test_on_a_device_that_shares_pages_features_are_read_in_for_many_requests_at_once(tmp_path: Path) -> None:
+    """They have to be read in when their request ends, and many requests take little longer than one."""
+
+    class Device:
+        max_waiting = 100_000
+
+    drafter, read = make(block_net(tmp_path)), list[list[int]]()
+    drafter.device = Device()  # type: ignore[assignment]
+    drafter._read_in = lambda portions: read.append([p.stop for p in portions])  # type: ignore[method-assign, assignment]
+    one = torch.zeros(1, 1)
+
     def keep(*tokens: tuple[str, int], shared: str = "") -> None:
         drafter.keep([KeptTokens(n, 0, one.expand(k, 1), [], to_be_shared=n == shared) for n, k in tokens])
 
-    keep(("a", 100), ("b", 400))
+    keep(("a", 300), ("b", 200))
     assert not read
-    keep(("c", 150), shared="c")
-    assert read == [[150]]
+    keep(("c", 10), shared="c")
+    assert read == [[10]], "the prompt that is shared next"
     read.clear()
-    keep(("a", 100), ("b", 400), ("d", 90))
-    assert read == [[400, 100]], "650 wait, 150 more and 90: as many of the longest as one pass takes"
+    keep(("a", 300), ("d", 9))
+    assert read == [[300, 9]], "519 wait, more than one pass takes: those that this pass has more of"

@@ -113,7 +113,7 @@ def test_rows_and_beginnings_make_drafts_dearer(tmp_path: Path) -> None:
 
 
 def test_asking_in_vain_makes_plain_steps_longer() -> None:
-    """Drafts so dear that none is worth it: steps are longer by what asking takes, but where it rests."""
+    """Drafts so dear that none is worth it: steps behind one that drafted are longer by what asking takes."""
     trace = made_up(3, (1, 200, 5, 3))
     asking, silent = (step_costs("dear", 90.0, {1: 4.0, 9: 5.0}, ask_ms=ask_ms) for ask_ms in (0.5, 0.0))
     run = replay(trace, asking, "auto")

@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 READ_IN_TOKENS = 512
-"""Tokens whose waiting features are read in at once on a device, unless one request has more."""
+"""Tokens whose waiting features are read in at once on a device, unless one request has more.
+
+So many tokens of all requests take little longer than those of one, because their features lie together.
+"""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ class BlockDrafter(Drafter):
         self.feature_layers = net.spec.target_layer_ids
         self.pool = KVPool(net.pool_spec(shape.num_pages, shape.page_size))
         self._contexts: dict[Hashable, FeatureContext] = {}
+        self._shares_pages = False
+        """Whether the engine shares pages: then all features have to be read in when a request ends."""
         self.kernel_refusal = self._find_kernel_refusal()
         """The reason why the device's kernels do not run the drafts; empty if they do or there are none."""
         self.device = None if self._lacks_kernels else _make_device(self, shape)
@@ -152,9 +157,9 @@ class BlockDrafter(Drafter):
         """Returns the waiting features of these requests that should be read in now.
 
         Without kernels each request has a limit. On a device there is one limit for all requests together,
-        because reading features in is wasted work as long as a request does not draft. If it is exceeded, the
-        requests with the most waiting features are served, as many as one pass takes. Requests whose pages
-        are shared next are always served.
+        because reading features in is wasted work as long as a request does not draft, unless its pages are
+        shared when it ends. If the limit is exceeded, the requests with the most waiting features are served,
+        as many as one pass takes. Requests whose pages are shared next are always served.
         """
         known = [(item, self.context(item.request_id)) for item in kept]
         if self.device is None:
@@ -162,8 +167,10 @@ class BlockDrafter(Drafter):
             return [Portion(own, item.pages, own.num_known) for item, own in known if own.num_waiting > limit]
         portions = [Portion(context, item.pages, context.num_known) for item, context in known]
         shared = [p for p, item in zip(portions, kept, strict=True) if item.to_be_shared]
+        self._shares_pages = self._shares_pages or bool(shared)
         waiting = sum([context.num_waiting for context in self._contexts.values()])
-        if shared or waiting <= self.device.max_waiting:
+        limit = READ_IN_TOKENS if self._shares_pages else self.device.max_waiting
+        if shared or waiting <= min(limit, self.device.max_waiting):
             return shared
         longest = sorted(portions, key=lambda portion: -portion.context.num_waiting)
         sums = accumulate(portion.context.num_waiting for portion in longest)
