@@ -226,8 +226,7 @@ def outcome_of(
     for row in rows:
         verdict, offer, num_nodes = row.verdict, row.offer, row.tree.num_nodes
         accepted = 0 if verdict is None else len(verdict.accepted)
-        at_leaf = verdict is None or verdict.first_rejection is None
-        shares.append(RowOutcome(row.view, offer, num_nodes, accepted, row.emitted, at_leaf, row.draft))
+        shares.append(RowOutcome(row.view, offer, num_nodes, accepted, row.emitted, row.draft))
         num_tokens += row.num_tokens + num_nodes
         drafted = drafted or offer.drafter is not None
     deciding_ms = stage_ms["bet"] + stage_ms["draft"] + stage_ms["arrange"] + learn_ms

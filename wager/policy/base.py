@@ -130,8 +130,6 @@ class RowOutcome(NamedTuple):
     emitted: int
     """Tokens that count. A row that ended inside its accepted path emitted fewer than accepted + 1, a prompt
     chunk none."""
-    ended_at_leaf: bool = False
-    """Whether the accepted path ended where nothing deeper was offered: a full acceptance, censored data."""
     draft: Draft | None = None
     """The draft that was arranged for this row, with its log-probabilities; None where there was none."""
 

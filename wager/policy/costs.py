@@ -186,11 +186,6 @@ class CostModel:
         model = self._drafts.get(drafter)
         return 0.0 if model is None else model.start_ms(num_starting, begins=begins)
 
-    @property
-    def drafters(self) -> list[str]:
-        """Drafters of which some draft was timed."""
-        return list(self._drafts)
-
     def _draft_model(self, drafter: str, rows: int) -> DraftModel:
         return self._drafts.setdefault(drafter, self._new_model(rows))
 

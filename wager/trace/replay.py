@@ -133,11 +133,10 @@ class _Slot:
         logprobs = logprobs[:depth] if depth else logprobs
         return Draft(_DRAFTER, logprobs.shape[0], logprobs, self.trace.spine_only)
 
-    def judge(self, tree: Tree) -> tuple[int, bool]:
-        """Returns the accepted depth and whether no guess was rejected; ranks serve as token ids."""
+    def judge(self, tree: Tree) -> int:
+        """Returns the accepted depth; ranks serve as token ids."""
         truth = np.append(self.trace.ranks[self.sequence, self.position], -1)
-        verdict = accept(tree, np.concatenate(([truth[0]], truth[tree.depths])))
-        return verdict.num_accepted, verdict.first_rejection is None
+        return accept(tree, np.concatenate(([truth[0]], truth[tree.depths]))).num_accepted
 
     def advance(self, emitted: int, *, drafted: bool) -> list[Evidence]:
         """Moves on and returns what the emitted tokens say about earlier drafts."""
@@ -297,10 +296,10 @@ def _step(controller: Controller, clock: _Clock, slots: list[_Slot]) -> tuple[St
     shares: list[RowOutcome] = []
     evidence: list[Evidence] = []
     for slot, row, offer, tree, draft in zip(slots, rows, plan.offers, trees, drafts, strict=True):
-        accepted, at_leaf = slot.judge(tree) if tree.num_nodes else (0, True)
+        accepted = slot.judge(tree) if tree.num_nodes else 0
         emitted = min(accepted + 1, slot.length - slot.position)
         evidence += slot.advance(emitted, drafted=offer.drafter is not None)
-        shares.append(RowOutcome(row, offer, tree.num_nodes, accepted, emitted, at_leaf, draft))
+        shares.append(RowOutcome(row, offer, tree.num_nodes, accepted, emitted, draft))
     num_tokens = len(slots) + sum(tree.num_nodes for tree in trees)
     verify_ms = clock.verify_ms(num_tokens)
     draft_ms = clock.draft_ms(plan.offers)
