@@ -51,7 +51,7 @@ class DraftTime(NamedTuple):
 
 
 class CostModel:
-    """Times of passes and drafts. The first `warm_up` passes are not recorded."""
+    """Times of passes and drafts. The first `warm_up` passes, and drafts of a drafter, are not recorded."""
 
     def __init__(
         self,
@@ -79,6 +79,9 @@ class CostModel:
         """Whether the latest pass was one of them, and how many tokens of prompts it read."""
         self._tables: dict[tuple[int, int], CostTable] = {}
         self._drafts: dict[str, DraftModel] = {}
+        self._warm_up = warm_up
+        self._num_cold: dict[str, int] = {}
+        """Drafts of each drafter that were not recorded because they were its first."""
         self.measured = False
         """Whether any pass has been timed: until then every time is a guess."""
 
@@ -128,6 +131,10 @@ class CostModel:
 
     def observe_drafts(self, shapes: Mapping[str, DraftShape], time_ms: float) -> None:
         """The drafts of a step took `time_ms` together; the most uncertain one is corrected most."""
+        if self.is_warming(shapes):
+            for name in shapes:
+                self._num_cold[name] = self._num_cold.get(name, 0) + 1
+            return
         if self._is_cold or not 0.0 < time_ms < math.inf:
             return
         errors = {name: self.draft_error_ms(name, shape) for name, shape in shapes.items()}
@@ -137,6 +144,11 @@ class CostModel:
             part = errors[name] ** 2 / total if total else 1.0 / len(shapes)
             own_ms = self.draft_ms(name, shape) + part * residual
             self._draft_model(name, shape.num_rows).observe(shape, max(own_ms, 0.05 * time_ms / len(shapes)))
+
+    def is_warming(self, drafters: Iterable[str]) -> bool:
+        """Whether some of these drafters have hardly drafted yet: such drafts take longer than others."""
+        new = [name for name in drafters if name not in self._drafts]
+        return any(self._num_cold.get(name, 0) < self._warm_up for name in new)
 
     def curve(self, rows: int, context_len: int) -> FloatArray:
         """Time of a pass by tokens in it, index 0 unused. A read-only view: copy before changing."""

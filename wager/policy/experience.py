@@ -128,7 +128,7 @@ class Experience:
         late, took_ms = 0.0, spent_ms
         if prices is not None:
             expected = self._expected_ms(outcome, context_len, drafting)
-            spent_ms -= self._stalled_ms(spent_ms, expected)
+            spent_ms -= self._stalled_ms(spent_ms, expected, is_warming=self.costs.is_warming(drafting))
             late = max(0.0, spent_ms / expected - 1.0)
         for share in outcome.rows:
             row, emitted = share.row, share.emitted
@@ -175,13 +175,16 @@ class Experience:
             expected = float(self.costs.curve(len(outcome.rows), context_len)[outcome.num_tokens])
         return expected + sum([self.costs.draft_ms(name, shape) for name, shape in drafting.items()])
 
-    def _stalled_ms(self, spent_ms: float, expected: float) -> float:
+    def _stalled_ms(self, spent_ms: float, expected: float, *, is_warming: bool) -> float:
         """Time that the machine stood still: no bet made it, so no account pays for it.
 
-        It stands still now and then. Where as many steps in a row are late as tell of a change, that is what
-        steps that draft take.
+        It stands still now and then, and longer in the first drafts of a drafter. Where as many steps in a
+        row are late as tell of a change, that is what steps that draft take.
         """
         excess = spent_ms - expected
+        if is_warming and excess > 0.0:
+            self.stalled_ms += excess
+            return excess
         self._stalls = self._stalls + 1 if excess > _STALL * expected else 0
         if not 0 < self._stalls < SHIFT_STRIKES:
             return 0.0
