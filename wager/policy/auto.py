@@ -257,7 +257,7 @@ class Auto:
         """
         costs, budget = self.experience.costs, self.exploration
         plain_ms = costs.plain_ms(len(outcome.rows), longest_context([share.row for share in outcome.rows]))
-        budget.earn(outcome.verify_ms + outcome.draft_ms, plain_ms)
+        budget.earn(outcome.verify_ms + outcome.draft_ms, plain_ms, max(len(outcome.rows), 1))
         if deviation > SURPRISE:
             budget.settle(self._explored_ms, plain_ms)
             self._explored_ms = 0.0
