@@ -94,8 +94,8 @@ def test_a_drafter_that_turns_good_is_found_and_one_that_turns_bad_is_left() -> 
     play(controller, World(CostCurve(FLAT), {"draft": 0.0}), 300)
     found = play(controller, World(CostCurve(FLAT), {"draft": 0.9}, seed=1), 300)
     assert drafted(found[150:]) > 0.95
-    left = play(controller, World(CostCurve(FLAT), {"draft": 0.0}, seed=2), 600)
-    assert drafted(left[400:]) < 0.15
+    left = play(controller, World(CostCurve(FLAT), {"draft": 0.0}, seed=2), 800)
+    assert drafted(left[600:]) < 0.15
 
 
 def test_a_drafter_that_was_useless_for_long_comes_back() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from wager.policy import CostModel, Experience
+from wager.policy.ledger import START_ALLOWANCE
 from wager.trace import Noise, Replay, ReplayOptions, Step, Trace, best_fixed, demo_traces, load_costs, replay
 
 CURVES = ("cpu", "h200", "moe")
@@ -166,8 +167,8 @@ def test_the_account_keeps_its_floor_at_every_step(curve: str) -> None:
     costs = load_costs(curve)
     runs = [demo_run(*content, curve) for content in DEMO]
     runs += [replay(drafted_by(quality, 0), costs, "auto") for quality in (np.zeros(2000), turning(0.8, 0.0))]
-    # The policy knows a plain step's cost from measurements only: it may be wrong by one such step in all.
-    assert min(lowest_above_floor(run) for run in runs) >= -costs.plain_ms()
+    # The steps of a start, and the one bet that failed last.
+    assert min(lowest_above_floor(run) for run in runs) >= -(START_ALLOWANCE + 1.0) * costs.plain_ms()
 
 
 def test_a_policy_without_the_ledger_breaks_the_floor() -> None:
