@@ -80,6 +80,7 @@ class Pipeline:
         """The pass in flight if it is the pass of these rows, with their share of its result.
 
         None where nothing is in flight or its assumption does not hold: the step then launches its own pass.
+        Called once in every step, and counts the plain ones.
         """
         in_flight, self._in_flight = self._in_flight, None
         has_drafts = any(row.offer.drafter is not None for row in rows)
