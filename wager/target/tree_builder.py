@@ -54,7 +54,8 @@ class TreeBuilder:
     ) -> None:
         """Build the trees of these rows, which start at these places of a pass, into its tables."""
         num_rows, ranks = len(rows), top.shape[2]
-        self._make_room(max([row.num_depths for row in rows]) * ranks)
+        # Only trees that are built here need room; a chain from the host may be deeper than any draft.
+        self._make_room(max([row.num_depths for row in rows if row.tree is None], default=0) * ranks)
         self._firsts = [start + len(row.pending) for start, row in zip(starts, rows, strict=False)]
         self._requests.wait()
         for place, (row, first) in enumerate(zip(rows, self._firsts, strict=True)):
