@@ -96,7 +96,7 @@ def expected(yields: Yields, row: Row, drafter: str = "draft", depth: int = 0) -
     """What `yields` expects of a draft for this row."""
     ((key, whole),) = yields.groups([row], [0], drafter)
     group = yields.at_depth(key, whole, depth) if depth else whole
-    return Expected(group.frequencies[0], group.curves)
+    return Expected(group.frequencies[0], group.curves[0])
 
 
 def value_of(plan: Plan) -> float:

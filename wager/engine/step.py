@@ -112,8 +112,8 @@ def verify(engine: StepEngine, rows: list[StepRow]) -> tuple[RunResult, Choices,
     typical = is_typical(rows, taken, can_follow)
     if pending.device_tokens is not None:  # the choices are on the device before the host can read them
         engine.prelaunch.draft.launch_behind(rows, result, pending.device_tokens)
-        if can_follow:
-            engine.prelaunch.plain.launch_behind(rows, result, pending.device_tokens)
+        if can_follow and engine.prelaunch.plain.launch_behind(rows, result, pending):
+            typical = False
     return result, pending.read(), typical
 
 

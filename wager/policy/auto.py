@@ -42,7 +42,7 @@ from wager.policy.base import (
 )
 from wager.policy.costs import MAX_TOKENS, DraftShape, octave_of
 from wager.policy.experience import Experience, longest_context
-from wager.policy.exploration import Exploration
+from wager.policy.exploration import EXPLORED_SHARE, Exploration
 from wager.policy.ledger import START_ALLOWANCE
 from wager.policy.options import Option, StepView, best_nodes, best_shares, options_of, view_step
 from wager.policy.pace import Paces
@@ -97,6 +97,8 @@ class Auto:
         self.exploration = Exploration()
         self._explored_ms = 0.0
         """What the latest exploration has lost, until its draft is compared with the text."""
+        self._late_ms = 0.0
+        """Time by which asking drafters has delayed plain steps, less the share of time that it may take."""
         self._since_whole: dict[str, int] = {}
         """Drafts since the last whole one, by drafter."""
 
@@ -107,7 +109,8 @@ class Auto:
             return Inquiry(asks=False)
         # The host needs the longer to ask the more rows there are, so in long plain runs it asks less often.
         pause = max(octave_of(coming.num_rows), 1)
-        return Inquiry(coming.num_plain <= pause or coming.num_plain % pause == 0)
+        is_due = coming.num_plain <= pause or coming.num_plain % pause == 0
+        return Inquiry(is_due and self._late_ms <= 0.0)
 
     def plan(self, rows: Sequence[Row]) -> Plan:
         """Draft where that pays, and explore where the budget allows it."""
@@ -255,18 +258,25 @@ class Auto:
         If its draft proves much better than expected, it is not charged, so that the next one comes soon. A
         plain step in which drafters were asked in vain is charged with the time for which it waited.
         """
-        costs, budget = self.experience.costs, self.exploration
-        plain_ms = costs.plain_ms(len(outcome.rows), longest_context([share.row for share in outcome.rows]))
-        budget.earn(outcome.verify_ms + outcome.draft_ms, plain_ms, max(len(outcome.rows), 1))
+        costs, budget, rows = self.experience.costs, self.exploration, [share.row for share in outcome.rows]
+        curve = costs.curve(len(rows), longest_context(rows))
+        plain_ms, elapsed_ms = float(curve[min(len(rows), MAX_TOKENS)]), outcome.verify_ms + outcome.draft_ms
+        budget.earn(elapsed_ms, plain_ms, max(len(rows), 1))
         if deviation > SURPRISE:
             budget.settle(self._explored_ms, plain_ms)
             self._explored_ms = 0.0
         details = None if outcome.plan is None else outcome.plan.details
-        if not isinstance(details, _Details) or details.step is None:
+        if not isinstance(details, _Details):
             return
-        step = details.step
-        if not any(share.offer.drafter for share in outcome.rows):
-            waited_ms = 0.0 if outcome.is_typical else max(0.0, outcome.verify_ms - step.base_ms)
+        step, waited_ms, drafts = details.step, 0.0, any(share.offer.drafter for share in outcome.rows)
+        if not drafts and not outcome.is_typical:
+            waited_ms = max(0.0, outcome.verify_ms - float(curve[min(outcome.num_tokens, MAX_TOKENS)]))
+        # Drafters that are asked behind a pass in flight, whose step has no plan of its own, may delay it.
+        late_ms = waited_ms if step is None else 0.0
+        self._late_ms = max(0.0, self._late_ms + late_ms - EXPLORED_SHARE * elapsed_ms)
+        if step is None:
+            return
+        if not drafts:
             budget.settle(-details.loss_ms - waited_ms, plain_ms)
         elif details.loss_ms:
             nodes = sum([share.num_nodes for share in outcome.rows])

@@ -137,7 +137,7 @@ def _row_values(step: StepView, groups: Sequence[Group], num_rows: int) -> Float
         if not count:
             found.append(np.zeros(len(places)))
             continue
-        known = curves[:, NUM_NODES[:count] - 1]
+        known = curves[:, :, NUM_NODES[:count] - 1]
         nets = step.weights[places][:, None, None] * known - price
         found.append((frequencies * np.maximum(nets.max(axis=2), 0.0)).sum(axis=1))
     return found[0] if len(found) == 1 else np.concatenate(found)

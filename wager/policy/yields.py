@@ -57,7 +57,7 @@ class Group(NamedTuple):
     frequencies: FloatArray
     """[rows, classes], each row summing to 1."""
     curves: FloatArray
-    """[classes, CURVE_NODES]: W(n) of each class, from one node on."""
+    """[rows, classes, CURVE_NODES]: W(n) of each class, from one node on; one line if all rows have the same."""
 
 
 @dataclass
@@ -93,6 +93,9 @@ class _Own:
     survival: Survival = field(default_factory=Survival)
 
 
+_NEW = _Own()
+
+
 class Yields:
     """Curves by drafter and phase, and class frequencies of every request."""
 
@@ -111,40 +114,36 @@ class Yields:
             by_key.setdefault((drafter, rows[i].phase_of(drafter)), []).append(i)
         found = list[tuple[_Key, Group]]()
         for key, own in by_key.items():
-            line = self._line(key)
+            line, ids = self._line(key), [rows[i].request_id for i in own]
             if line.num_depths:
-                frequencies = np.array([self._frequencies(key, line, rows[i].request_id) for i in own])
-                found.append((key, Group(own, frequencies, line.curves[0])))
+                found.append((key, Group(own, self._frequencies(key, line, ids), line.curves[0][None])))
             else:
-                found += [(key, self._wordless(key, i, rows[i].request_id)) for i in own]
+                rates = np.array(self._rates(key, CURVE_NODES, ids))
+                found.append((key, Group(own, np.ones((len(own), 1)), chain_curve(rates)[:, None])))
         return found
 
     def at_depth(self, key: _Key, group: Group, depth: int) -> Group:
         """The same rows with shorter drafts."""
         curves = self._line(key).curves.get(depth)
-        return group if curves is None else group._replace(curves=curves)
+        return group if curves is None else group._replace(curves=curves[None])
 
     def mean_curve(self, row: Row, drafter: str) -> FloatArray:
         """W(n) of a whole draft over all classes, for a bet that does not read its draft."""
         ((_, group),) = self.groups([row], [0], drafter)
-        return np.asarray(group.frequencies[0] @ group.curves)
+        return np.asarray(group.frequencies[0] @ group.curves[0])
 
-    def _frequencies(self, key: _Key, line: _Line, request_id: Hashable) -> FloatArray:
-        own = self._own.get(request_id)
-        steps = 0 if own is None else own.steps
-        young = int(steps < YOUNG_STEPS)
-        counts = _shrunk(line.counts[young] + line.prior[young] / NUM_CLASSES, COMMON_WEIGHT)
-        if own is not None and key in own.counts:
-            counts = counts + own.counts[key]
-        return np.asarray(counts / counts.sum())
+    def _frequencies(self, key: _Key, line: _Line, ids: Sequence[Hashable]) -> FloatArray:
+        """How often the drafts of these requests are of each class."""
+        common = _shrunk(line.counts + line.prior[:, None] / NUM_CLASSES, COMMON_WEIGHT)
+        own = [self._own.get(request_id, _NEW) for request_id in ids]
+        counts = [common[int(one.steps < YOUNG_STEPS)] + one.counts.get(key, 0.0) for one in own]
+        found = np.array(counts)
+        return np.asarray(found / found.sum(axis=1, keepdims=True))
 
-    def _wordless(self, key: _Key, place: int, request_id: Hashable) -> Group:
-        return Group([place], np.ones((1, 1)), chain_curve(self._rates(key, CURVE_NODES, request_id))[None])
-
-    def _rates(self, key: _Key, num_depths: int, request_id: Hashable) -> FloatArray:
-        """How probably each guess survives, where a drafter has no probabilities of its own."""
-        rates, own = self._survival.rates(num_depths, key), self._own.get(request_id)
-        return rates if own is None else own.survival.among(rates, key)
+    def _rates(self, key: _Key, num_depths: int, ids: Sequence[Hashable]) -> list[FloatArray]:
+        """How probably each guess of these requests survives, if a drafter has no probabilities of its own."""
+        rates = self._survival.rates(num_depths, key)
+        return [self._own.get(request_id, _NEW).survival.among(rates, key) for request_id in ids]
 
     def depths(self, drafter: str, phase: str) -> tuple[int, ...]:
         """Depths worth considering besides the whole draft: half of it and a quarter."""
@@ -162,7 +161,7 @@ class Yields:
         key = (draft.drafter, row.phase_of(draft.drafter))
         if draft.logprobs is not None:
             return self._line(key).calibrator.log_acceptance(draft.logprobs)
-        rates = self._rates(key, draft.num_depths, row.request_id)
+        (rates,) = self._rates(key, draft.num_depths, [row.request_id])
         return np.log(np.clip(rates, 1e-6, 1.0 - 1e-6))[:, None]
 
     def step(self, request_id: Hashable) -> None:

@@ -70,6 +70,11 @@ class DeviceChooser:
             self._done.record()
         return tokens
 
+    @property
+    def is_done(self) -> bool:
+        """Whether the device is done with the latest launch; False where this is not known."""
+        return self._done is not None and self._done.query()
+
     def read(self) -> tuple[list[int], npt.NDArray[np.float32]]:
         """The chosen token and the highest plain score at every judged position of the latest launch."""
         if self._done is not None:

@@ -118,6 +118,11 @@ class PendingChoices:
         They are final for rows that need no host-side processing.
         """
 
+    @property
+    def is_done(self) -> bool:
+        """Whether the device has made the choices; False where this is not known. Precondition: as `read`."""
+        return self._sampler.is_done
+
     def read(self) -> Choices:
         """Wait for the choices. Precondition: this sampler has launched no others since."""
         return self._sampler.read(self._logits, self._rows, self._want_p1, self.device_tokens)
@@ -137,6 +142,11 @@ class Sampler:
         if self._device is not None and logits.dtype != torch.float64:
             tokens = self._device.launch(logits, rows)
         return PendingChoices(self, logits, rows, want_p1, tokens)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the device is known to have made the choices that were launched last."""
+        return self._device is not None and self._device.is_done
 
     def choose(self, logits: Tensor, rows: Sequence[ChoiceRow], want_p1: bool = False) -> Choices:
         """Launch the choices and wait for them."""

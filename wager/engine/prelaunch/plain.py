@@ -19,7 +19,8 @@ from wager.engine.observation import inquire, rows_of
 from wager.engine.pipeline import InFlight, Pipeline, Strategy
 from wager.engine.rows import NO_TREE, StepRow
 from wager.engine.scheduler import Planned
-from wager.target import RunResult, RunRow
+from wager.policy import Inquiry
+from wager.target import PendingChoices, RunResult, RunRow
 
 _UNREAD = (0,)
 """Stands for a pending token that only the device knows yet."""
@@ -38,14 +39,28 @@ class PlainPrelaunch:
             len(rows) <= parts.runner.max_prelaunch_rows and not parts.wants_p1 and all(map(_is_free, rows))
         )
 
-    def launch_behind(self, rows: list[StepRow], result: RunResult, chosen: Tensor) -> None:
-        """Launch the next pass of these rows; `chosen` are the tokens that this pass chose, on the device.
+    def launch_behind(self, rows: list[StepRow], result: RunResult, pending: PendingChoices) -> bool:
+        """Launch the next pass of these rows behind the choices of this one, unless a row may draft then.
 
-        Precondition: `can_follow`.
+        Returns whether asking drafters took longer than the pass, so that the device stood still.
+        Precondition: `can_follow`, and the choices are on the device.
         """
+        going_on = [row for row in rows if not row.is_judged or row.sequence.num_left > 1]
+        planned = [Planned(row.sequence, 1 if row.is_judged else row.num_tokens) for row in going_on]
+        if not planned:
+            return False
+        inquiry = inquire(self._parts, planned, self._pipeline.num_plain)
+        decoding = [one for one, row in zip(planned, going_on, strict=True) if row.num_tokens == 1]
+        stays_plain = not inquiry.asks or self._stays_plain(decoding, inquiry)
+        is_late = inquiry.asks and pending.is_done
+        if stays_plain:
+            assert pending.device_tokens is not None
+            self._launch(rows, result, pending.device_tokens)
+        return is_late
+
+    def _launch(self, rows: list[StepRow], result: RunResult, chosen: Tensor) -> None:
+        """Launch the next pass; `chosen` are the tokens that this one chose, on the device."""
         parts = self._parts
-        if not self._stays_plain(rows):
-            return
         plan = parts.scheduler.plan_behind([Planned(row.sequence, row.num_tokens) for row in rows])
         if plan is None:
             return
@@ -64,25 +79,16 @@ class PlainPrelaunch:
         following = parts.runner.run_behind(asked, chosen, chosen_at)
         self._pipeline.add(InFlight(Strategy.PLAIN, plan.rows, following, _is_plain))
 
-    def _stays_plain(self, rows: Many[StepRow]) -> bool:
-        """Whether the policy lets no row draft in the step behind this one.
+    def _stays_plain(self, decoding: Many[Planned], inquiry: Inquiry) -> bool:
+        """Whether the policy lets none of these rows draft in the step behind this one.
 
-        If it wants drafters to be asked, the step is planned now, while the device runs: for the rows that
-        go on, as they are before this pass. Rows that have just read their prompt cannot be asked yet.
+        That step is planned now, while the device runs: for rows as they are before this pass. Rows that
+        have just read their prompt cannot be asked yet.
         """
-        parts = self._parts
-        going_on = [row for row in rows if not row.is_judged or row.sequence.num_left > 1]
-        planned = [Planned(row.sequence, 1 if row.is_judged else row.num_tokens) for row in going_on]
-        if not planned:
-            return False
-        inquiry = inquire(parts, planned, self._pipeline.num_plain)
-        if not inquiry.asks:
-            return True
-        decoding = [one for one, row in zip(planned, going_on, strict=True) if row.num_tokens == 1]
         if not decoding:
             return False
-        coming = rows_of(parts, self._drafting, decoding, inquiry)
-        return not parts.controller.plan([row.view for row in coming]).drafts
+        coming = rows_of(self._parts, self._drafting, decoding, inquiry)
+        return not self._parts.controller.plan([row.view for row in coming]).drafts
 
 
 def _is_plain(rows: Many[StepRow]) -> bool:
