@@ -59,6 +59,8 @@ UNCERTAIN = 0.04
 """Standard error (log) of the time of a plain pass from which it is uncertain."""
 SURPRISE = 4.0
 """Standard deviations by which an exploration's draft must have been better than expected to cost nothing."""
+MOST_LATE = 0.5
+"""Plain steps of delay by asking that are remembered: one long delay may have been chance."""
 WHOLE_EVERY = 8
 """Drafts after which a whole one is wanted again, which shows what short ones miss."""
 
@@ -273,7 +275,8 @@ class Auto:
             waited_ms = max(0.0, outcome.verify_ms - float(curve[min(outcome.num_tokens, MAX_TOKENS)]))
         # Drafters that are asked behind a pass in flight, whose step has no plan of its own, may delay it.
         late_ms = waited_ms if step is None else 0.0
-        self._late_ms = max(0.0, self._late_ms + late_ms - EXPLORED_SHARE * elapsed_ms)
+        self._late_ms = min(self._late_ms + late_ms, MOST_LATE * plain_ms)
+        self._late_ms = max(0.0, self._late_ms - EXPLORED_SHARE * elapsed_ms)
         if step is None:
             return
         if not drafts:

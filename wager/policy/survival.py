@@ -55,5 +55,5 @@ class Survival:
 
 
 def chain_curve(rates: FloatArray) -> FloatArray:
-    """[..., n]: expected tokens of the first n guesses of a chain, from one on, by acceptance of each depth."""
+    """[..., n]: expected tokens of the first n guesses of a chain, by the acceptance of each depth."""
     return np.asarray(rates.cumprod(axis=-1).cumsum(axis=-1))

@@ -57,7 +57,7 @@ class Group(NamedTuple):
     frequencies: FloatArray
     """[rows, classes], each row summing to 1."""
     curves: FloatArray
-    """[rows, classes, CURVE_NODES]: W(n) of each class, from one node on; one line if all rows have the same."""
+    """[rows or 1, classes, CURVE_NODES]: W(n) of each class, from one node on; 1 if it is common to all."""
 
 
 @dataclass
@@ -141,7 +141,7 @@ class Yields:
         return np.asarray(found / found.sum(axis=1, keepdims=True))
 
     def _rates(self, key: _Key, num_depths: int, ids: Sequence[Hashable]) -> list[FloatArray]:
-        """How probably each guess of these requests survives, if a drafter has no probabilities of its own."""
+        """How probably each guess of these requests survives; for a drafter without probabilities."""
         rates = self._survival.rates(num_depths, key)
         return [self._own.get(request_id, _NEW).survival.among(rates, key) for request_id in ids]
 

@@ -19,9 +19,10 @@ from wager.engine.observation import inquire, rows_of
 from wager.engine.pipeline import InFlight, Pipeline, Strategy
 from wager.engine.rows import NO_TREE, StepRow
 from wager.engine.scheduler import Planned
-from wager.policy import Inquiry
 from wager.target import PendingChoices, RunResult, RunRow
 
+ASKED_FIRST = 8
+"""Rows up to which the policy is asked before the next pass is launched; a row takes some 40 us."""
 _UNREAD = (0,)
 """Stands for a pending token that only the device knows yet."""
 
@@ -31,6 +32,10 @@ class PlainPrelaunch:
 
     def __init__(self, parts: EngineParts, drafting: Drafting, pipeline: Pipeline) -> None:
         self._parts, self._drafting, self._pipeline = parts, drafting, pipeline
+        self._may_draft = False
+        """Whether a row may draft in the step behind the pass that was launched last."""
+        self._has_asked = False
+        """Whether drafters were asked since the latest launch."""
 
     def can_follow(self, rows: Many[StepRow]) -> bool:
         """Whether a plain pass can follow the pass of these rows before its choices are read."""
@@ -42,21 +47,44 @@ class PlainPrelaunch:
     def launch_behind(self, rows: list[StepRow], result: RunResult, pending: PendingChoices) -> bool:
         """Launch the next pass of these rows behind the choices of this one, unless a row may draft then.
 
-        Returns whether asking drafters took longer than the pass, so that the device stood still.
-        Precondition: `can_follow`, and the choices are on the device.
+        The policy is asked about few rows before that. Many take longer than a pass may leave, so it is asked
+        once the next pass is launched, about the step behind that. Returns whether the device stood still
+        because asking took too long. Precondition: `can_follow`, and the choices are on the device.
+        """
+        assert pending.device_tokens is not None
+        may_draft, self._may_draft = self._may_draft, False
+        if may_draft:
+            return False
+        coming = self._coming(rows)
+        if coming is not None and len(coming) <= ASKED_FIRST:
+            if self._drafts(coming):
+                return pending.is_done
+            self._has_asked, coming = True, None
+        self._launch(rows, result, pending.device_tokens)
+        is_late, self._has_asked = self._has_asked and pending.is_done, coming is not None
+        if coming is not None:
+            self._may_draft = self._drafts(coming)
+        return is_late
+
+    def _coming(self, rows: list[StepRow]) -> list[StepRow] | None:
+        """The rows of the next step as the policy sees them, as far as it wants to see them.
+
+        They are as before this pass, without those that end with it or have just read their prompt. None: no
+        row will draft; an empty list: this is not known yet.
         """
         going_on = [row for row in rows if not row.is_judged or row.sequence.num_left > 1]
         planned = [Planned(row.sequence, 1 if row.is_judged else row.num_tokens) for row in going_on]
         if not planned:
-            return False
+            return []
         inquiry = inquire(self._parts, planned, self._pipeline.num_plain)
+        if not inquiry.asks:
+            return None
         decoding = [one for one, row in zip(planned, going_on, strict=True) if row.num_tokens == 1]
-        stays_plain = not inquiry.asks or self._stays_plain(decoding, inquiry)
-        is_late = inquiry.asks and pending.is_done
-        if stays_plain:
-            assert pending.device_tokens is not None
-            self._launch(rows, result, pending.device_tokens)
-        return is_late
+        return rows_of(self._parts, self._drafting, decoding, inquiry)
+
+    def _drafts(self, coming: list[StepRow]) -> bool:
+        """Whether the policy lets one of these rows draft, or does not know."""
+        return not coming or self._parts.controller.plan([row.view for row in coming]).drafts
 
     def _launch(self, rows: list[StepRow], result: RunResult, chosen: Tensor) -> None:
         """Launch the next pass; `chosen` are the tokens that this one chose, on the device."""
@@ -78,17 +106,6 @@ class PlainPrelaunch:
         chosen_at = [places[id(planned.sequence)] for planned in plan.rows[: plan.num_unread]]
         following = parts.runner.run_behind(asked, chosen, chosen_at)
         self._pipeline.add(InFlight(Strategy.PLAIN, plan.rows, following, _is_plain))
-
-    def _stays_plain(self, decoding: Many[Planned], inquiry: Inquiry) -> bool:
-        """Whether the policy lets none of these rows draft in the step behind this one.
-
-        That step is planned now, while the device runs: for rows as they are before this pass. Rows that
-        have just read their prompt cannot be asked yet.
-        """
-        if not decoding:
-            return False
-        coming = rows_of(self._parts, self._drafting, decoding, inquiry)
-        return not self._parts.controller.plan([row.view for row in coming]).drafts
 
 
 def _is_plain(rows: Many[StepRow]) -> bool:
