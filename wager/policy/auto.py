@@ -59,6 +59,8 @@ UNCERTAIN = 0.04
 """Standard error (log) of the time of a plain pass from which it is uncertain."""
 SURPRISE = 4.0
 """Standard deviations by which an exploration's draft must have been better than expected to cost nothing."""
+LONG_PLAIN = 256
+"""Plain steps in a row in which the pauses between asking many rows grow by their first length."""
 MOST_LATE = 0.5
 """Plain steps of delay by asking that are remembered: one long delay may have been chance."""
 WHOLE_EVERY = 8
@@ -109,8 +111,9 @@ class Auto:
     def inquire(self, coming: Coming) -> Inquiry:
         if coming.num_tokens >= MAX_TOKENS or coming.max_depth <= 0 or not self.experience.costs.measured:
             return Inquiry(asks=False)
-        # The host needs the longer to ask the more rows there are, so in long plain runs it asks less often.
-        pause = max(octave_of(coming.num_rows), 1)
+        # Asking many rows takes the host some time, and the longer they have been plain the longer they stay.
+        octave = octave_of(coming.num_rows)
+        pause = octave * (1 + coming.num_plain // LONG_PLAIN) if octave > 1 else 1
         is_due = coming.num_plain <= pause or coming.num_plain % pause == 0
         return Inquiry(is_due and self._late_ms <= 0.0)
 
@@ -261,9 +264,11 @@ class Auto:
         plain step in which drafters were asked in vain is charged with the time for which it waited.
         """
         costs, budget, rows = self.experience.costs, self.exploration, [share.row for share in outcome.rows]
+        if not costs.measured:
+            return
         curve = costs.curve(len(rows), longest_context(rows))
         plain_ms, elapsed_ms = float(curve[min(len(rows), MAX_TOKENS)]), outcome.verify_ms + outcome.draft_ms
-        budget.earn(elapsed_ms, plain_ms, max(len(rows), 1))
+        budget.earn(elapsed_ms, plain_ms)
         if deviation > SURPRISE:
             budget.settle(self._explored_ms, plain_ms)
             self._explored_ms = 0.0

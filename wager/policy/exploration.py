@@ -7,12 +7,10 @@ lose. Called by auto.py.
 
 from __future__ import annotations
 
-import math
-
 EXPLORED_SHARE = 0.0035
 """Share of elapsed time: a third of what the ledger lets a server lose."""
-START_STEPS = 6.0
-"""Plain steps that the budget of one row begins with; of many rows fewer show as much."""
+START_STEPS = 3.0
+"""Plain steps that the budget begins with."""
 MOST_SAVED = 8.0
 """Plain steps for which the budget saves at most, so that a calm hour buys no storm."""
 
@@ -27,10 +25,10 @@ class Exploration:
     def affords(self, loss_ms: float) -> bool:
         return self.credit_ms >= loss_ms
 
-    def earn(self, elapsed_ms: float, plain_ms: float, num_rows: int = 1) -> None:
+    def earn(self, elapsed_ms: float, plain_ms: float) -> None:
         """Time went by, in a step whose plain time is known; the first one brings the credit of the start."""
         if not self._has_begun:
-            self._has_begun, self.credit_ms = True, START_STEPS * plain_ms / math.sqrt(num_rows)
+            self._has_begun, self.credit_ms = True, START_STEPS * plain_ms
         self.settle(EXPLORED_SHARE * elapsed_ms, plain_ms)
 
     def settle(self, gained_ms: float, plain_ms: float) -> None:
