@@ -23,9 +23,9 @@ from typing import Any
 
 from bench.pages import markdown, with_table
 from bench.results import RESULTS, ROOT, write_result
+from wager.costs import MAX_TOKENS, CostModel, DraftTime, PassTime
 from wager.errors import WagerError
-from wager.policy import Controller, CostModel, Experience
-from wager.policy.costs import MAX_TOKENS, DraftTime, PassTime
+from wager.policy import Controller, Experience
 from wager.trace.costs import StepCosts, step_costs
 from wager.trace.format import Trace, load_traces
 from wager.trace.replay import ReplayOptions, replay

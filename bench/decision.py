@@ -19,19 +19,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import numpy as np
 
 from bench.results import machine, write_result
-from wager.policy import (
-    PLAIN,
-    Controller,
-    CostModel,
-    Draft,
-    Evidence,
-    Experience,
-    Plan,
-    Row,
-    RowOutcome,
-    StepOutcome,
-)
-from wager.policy.costs import DraftShape
+from wager.costs import CostModel, DraftShape
+from wager.policy import PLAIN, Controller, Draft, Evidence, Experience, Plan, Row, RowOutcome, StepOutcome
 from wager.trace.costs import CostCurve
 from wager.tree import Forest
 

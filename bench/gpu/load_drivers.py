@@ -128,7 +128,7 @@ def serve_with_listener(engine: Engine, requests: Sequence[LoadRequest], places:
     try:
         return serve_directly(engine, requests, places)
     finally:
-        engine.telemetry.listener = engine.controller.on_decision = None
+        engine.telemetry.listener = engine.controller.on_step = None
 
 
 def serve_through_bridge(engine: Engine, requests: Sequence[LoadRequest], places: int) -> ServedLoad:
@@ -136,7 +136,7 @@ def serve_through_bridge(engine: Engine, requests: Sequence[LoadRequest], places
     try:
         return asyncio.run(_serve_clients(engine, requests, places))
     finally:
-        engine.telemetry.listener = engine.controller.on_decision = None
+        engine.telemetry.listener = engine.controller.on_step = None
 
 
 async def _serve_clients(engine: Engine, requests: Sequence[LoadRequest], places: int) -> ServedLoad:

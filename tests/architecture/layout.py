@@ -25,6 +25,7 @@ LEVELS = {
     "wager.pairs": 0,
     "wager.log": 0,
     "wager.cards": 0,
+    "wager.costs": 1,
     "wager.policy": 1,
     "wager.tree": 1,
     "wager.trace": 1,
@@ -44,10 +45,11 @@ LEVELS = {
 }
 
 # Between different rooms of one level nothing is allowed but this.
-SAME_LEVEL = {"policy": {"tree"}, "trace": {"policy", "tree"}, "nn": {"kvcache"}}
+SAME_LEVEL = {"policy": {"costs", "tree"}, "trace": {"costs", "policy", "tree"}, "nn": {"kvcache"}}
 
 # Third-party names open to the torch-free rooms; the standard library always is.
 LIBRARIES = {
+    "costs": {"numpy"},
     "policy": {"numpy", "scipy.special"},
     "tree": {"numpy"},
     "trace": {"numpy"},

@@ -6,7 +6,7 @@ import pytest
 
 from bench.crowd import HOSTS, PAGE, POLICIES, RESULT, ROWS, calibrated, costs_of, crowd_table, summary
 from bench.pages import place_of
-from wager.policy.costs import DraftShape
+from wager.costs import DraftShape
 
 RESULTS = json.loads(RESULT.read_text(encoding="utf-8"))
 

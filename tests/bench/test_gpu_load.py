@@ -99,7 +99,7 @@ def test_every_driver_writes_the_same_texts_and_leaves_the_engine_as_it_was(sess
     engine = session.llm.engine
     texts = {name: serve(engine, requests, 2).tokens for name, serve in DRIVERS.items()}
     assert texts["listener"] == texts["direct"] and texts["bridge"] == texts["direct"]
-    assert engine.telemetry.listener is None and engine.controller.on_decision is None
+    assert engine.telemetry.listener is None and engine.controller.on_step is None
     assert not engine.has_work
 
 

@@ -11,6 +11,7 @@ from tests.architecture.layout import ROOT
 from tests.nn.tiny import drafter_config, save_drafter, save_target
 from wager.cli import main
 from wager.cli.doctor_checks import PACKAGES, Finding
+from wager.costs import PassTime
 from wager.draft import block_folder
 from wager.engine import calibrate, cost_file
 from wager.errors import ModelError
@@ -20,7 +21,6 @@ from wager.nn.models.dflash import check_pair
 from wager.nn.models.dflash_spec import read_spec as read_drafter
 from wager.nn.native import build
 from wager.pairs import DEMO_FOLDER
-from wager.policy import PassTime
 from wager.text.tokenizer import read_json
 
 

@@ -9,13 +9,12 @@ import pytest
 
 from tests.equivalence.world import Job, World, alone, is_clean, make_engine, prompt
 from wager.config import EngineConfig, with_values
+from wager.costs import DraftShape, DraftTime, PassTime
 from wager.engine import calibrate, cost_file, pass_clock
 from wager.engine.calibrate import bounds_of, key_of
 from wager.engine.cost_file import Calibration
 from wager.engine.engine import Engine
 from wager.engine.pass_clock import Clocked, comb
-from wager.policy import DraftTime, PassTime
-from wager.policy.costs import DraftShape
 from wager.records import SamplingParams
 from wager.target import TargetRunner
 

@@ -64,7 +64,7 @@ def test_observed_and_unobserved_engines_decide_the_same(world: World, drafter: 
         steps, reports, decisions = watch_outcomes(engine), list[Any](), list[Any]()
         if is_observed:
             engine.telemetry.listener = reports.append
-            engine.controller.on_decision = decisions.append
+            engine.controller.on_step = lambda *told, found=decisions: found.append(told)
         found.append((run(engine, jobs()), steps))
         assert (len(reports) > 10) == (len(decisions) > 10) == is_observed
     assert found[0] == found[1]

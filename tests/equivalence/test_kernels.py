@@ -96,13 +96,13 @@ def test_rows_change_from_drafter_to_drafter(world: World, on_kernels: None, tem
 
 
 def test_learning_waits_for_the_next_pass_whoever_observes(world: World, on_kernels: None) -> None:
-    """The steps after which learning waits are the same with and without a listener and `on_decision`."""
+    """The steps after which learning waits are the same with and without a listener and `on_step`."""
     (job, *_), waited = jobs(0.0), list[list[bool]]()
     for is_observed in (False, True):
         engine = engine_of(world, "fixed:4")
         if is_observed:
             engine.telemetry.listener = lambda report: None
-            engine.controller.on_decision = lambda decision: None
+            engine.controller.on_step = lambda outcome, expected: None
         engine.add("one", job.prompt, job.params)
         waited.append([])
         while engine.has_work:

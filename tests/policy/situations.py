@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wager.costs import CostModel, DraftShape
 from wager.policy import (
     Controller,
-    CostModel,
     Draft,
     Evidence,
     Experience,
@@ -24,7 +24,6 @@ from wager.policy import (
 from wager.policy.auto import Auto
 from wager.policy.base import FloatArray
 from wager.policy.calibration import Calibrator
-from wager.policy.costs import DraftShape
 from wager.policy.yields import Yields
 from wager.trace.costs import CostCurve
 from wager.tree import Forest

@@ -22,20 +22,10 @@ from tests.policy.situations import (
     step,
     taught,
 )
-from wager.policy import (
-    PLAIN,
-    CostModel,
-    Draft,
-    Evidence,
-    Experience,
-    Offer,
-    PassTime,
-    Row,
-    StepOutcome,
-)
+from wager.costs import MAX_TOKENS, CostModel, PassTime
+from wager.policy import PLAIN, Draft, Evidence, Experience, Offer, Row, StepOutcome
 from wager.policy.auto import Auto, AutoConfig
 from wager.policy.calibration import Calibrator
-from wager.policy.costs import MAX_TOKENS
 
 ROW = Row("r")
 

@@ -17,9 +17,9 @@ from tests.policy.situations import (
     speedup,
     taught,
 )
-from wager.policy import Coming, Controller, CostModel, DraftTime, Experience, PassTime, Row
+from wager.costs import CostModel, DraftShape, DraftTime, PassTime
+from wager.policy import Coming, Controller, Experience, Row
 from wager.policy.auto import Auto
-from wager.policy.costs import DraftShape
 from wager.trace.costs import CostCurve
 
 CURVE = CostCurve({1: 4.2, 8: 4.4, 16: 4.6, 32: 4.75, 64: 5.2, 128: 6.0, 256: 12.0, 512: 30.0})

@@ -16,9 +16,9 @@ from tests.policy.situations import (
     speedup,
     step,
 )
-from wager.policy import Coming, Controller, CostModel, Evidence, Experience, Row
+from wager.costs import CostModel, DraftShape
+from wager.policy import Coming, Controller, Evidence, Experience, Row
 from wager.policy.auto import Auto
-from wager.policy.costs import DraftShape
 from wager.trace.blindly import Blindly
 from wager.trace.costs import CostCurve
 
@@ -44,7 +44,7 @@ def test_never_slower_than_plain_decoding(
     """Below the floor and one plain step to begin with by no more than the one step that went wrong."""
     times: list[float] = []
     controller = kind(
-        "auto", unmeasured(), on_decision=lambda decision: times.append(float(str(decision["actual_ms"])))
+        "auto", unmeasured(), on_step=lambda step, _: times.append(step.verify_ms + step.draft_ms)
     )
     world, total = World(CostCurve(points), {"draft": stands}, claims=0.8), controller.experience.ledger.total
     for _ in range(400):

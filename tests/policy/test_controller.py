@@ -15,6 +15,7 @@ from wager.policy import (
     StepOutcome,
 )
 from wager.trace.costs import CostCurve
+from wager.trace.decisions import record_decisions
 
 FIELDS = {
     "step",
@@ -88,7 +89,8 @@ def test_a_step_in_flight_survives_a_change_of_policy(name: str) -> None:
 
 def test_a_decision_per_step() -> None:
     decisions: list[dict[str, object]] = []
-    controller = Controller("fixed:3", known_costs(FLAT), decisions.append)
+    controller = Controller("fixed:3", known_costs(FLAT))
+    record_decisions(controller, decisions.append)
     rows = [Row("a"), Row("b")]
     plan = controller.plan(rows)
     controller.arrange(plan, rows, [Draft("draft", 3)] * 2)
@@ -109,7 +111,8 @@ def test_a_decision_per_step() -> None:
 @pytest.mark.parametrize("name", ["auto", "bod", "ar", "tree:8", "ema+auto"])
 def test_every_policy_leaves_a_prediction(name: str) -> None:
     decisions: list[dict[str, object]] = []
-    controller = Controller(name, known_costs(FLAT), decisions.append)
+    controller = Controller(name, known_costs(FLAT))
+    record_decisions(controller, decisions.append)
     play(controller, World(CostCurve(FLAT)), 20)
     assert len(decisions) == 20
     for one in decisions:
@@ -119,7 +122,8 @@ def test_every_policy_leaves_a_prediction(name: str) -> None:
 
 def test_predictions_of_auto_come_true_on_average() -> None:
     decisions: list[dict[str, object]] = []
-    controller = Controller("auto", known_costs(FLAT), decisions.append)
+    controller = Controller("auto", known_costs(FLAT))
+    record_decisions(controller, decisions.append)
     play(controller, World(CostCurve(FLAT)), 600)
     late = decisions[200:]
     for kind in ("tokens", "ms"):
@@ -131,8 +135,10 @@ def test_predictions_of_auto_come_true_on_average() -> None:
 def test_whoever_listens_changes_nothing() -> None:
     """Decisions with and without a receiver of decisions are the same."""
     games = []
-    for sink in (None, list[dict[str, object]]().append):
-        controller = Controller("auto", known_costs(FLAT), sink)
+    for is_watched in (False, True):
+        controller = Controller("auto", known_costs(FLAT))
+        if is_watched:
+            record_decisions(controller, list[dict[str, object]]().append)
         games.append(play(controller, World(CostCurve(FLAT), noise=0.1), 200))
     assert games[0] == games[1]
 

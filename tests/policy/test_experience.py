@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.policy.situations import DRAFT_MS, FLAT, known_costs, share, step
-from wager.policy import Controller, CostModel, Evidence, Experience, Row, StepOutcome
-from wager.policy.costs import DraftShape
+from wager.costs import CostModel, DraftShape
+from wager.policy import Controller, Evidence, Experience, Row, StepOutcome
 from wager.policy.experience import leading_hits, longest_context
 
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from wager.costs import CostModel, DraftShape
 from wager.policy import Controller, Experience, Offer, Row, RowOutcome, StepOutcome
-from wager.policy.costs import CostModel, DraftShape
 from wager.policy.ledger import Ledger
 from wager.trace import Trace, replay, step_costs
 from wager.trace.replay import _Clock

@@ -21,9 +21,9 @@ from tests.policy.situations import (
     taught,
     value_of,
 )
-from wager.policy import CostModel, Draft, Experience, PassTime, Plan, Row
+from wager.costs import CostModel, DraftShape, PassTime
+from wager.policy import Draft, Experience, Plan, Row
 from wager.policy.auto import Auto
-from wager.policy.costs import DraftShape
 from wager.policy.options import StepView, best_shares
 from wager.policy.yields import CURVE_NODES
 

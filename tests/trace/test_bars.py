@@ -10,7 +10,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from wager.policy import CostModel, Experience
+from wager.costs import CostModel
+from wager.policy import Experience
 from wager.policy.ledger import START_ALLOWANCE
 from wager.trace import Noise, Replay, ReplayOptions, Step, Trace, best_fixed, demo_traces, load_costs, replay
 

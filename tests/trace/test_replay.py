@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 
 from tests.trace.recorded import cut_at_its_limit, made_up
 from wager.errors import ConfigError
-from wager.policy import Controller, StepOutcome
+from wager.policy import Controller, Prediction, StepOutcome
+from wager.policy.controller import StepListener
 from wager.trace import Noise, ReplayOptions, StepCosts, Trace, demo_traces, load_costs, replay, step_costs
+
+
+def noting(times: list[float]) -> StepListener:
+    """A listener that notes the times that the policy sees."""
+    return lambda outcome, expected: times.append(outcome.verify_ms + outcome.draft_ms)
+
 
 STAIRS = step_costs("stairs", 0.7, {1: 3.0, 4: 3.2, 5: 6.0, 9: 6.5, 30: 15.0})
 
@@ -121,20 +128,20 @@ def test_the_balance_is_plain_time_less_time_spent() -> None:
 
 @pytest.mark.parametrize("noise", [Noise(0.3, seed=1), Noise(0.0, 0.1, 20.0, seed=2)])
 def test_noise_is_seen_but_not_scored(noise: Noise) -> None:
-    records: list[dict[str, object]] = []
+    times: list[float] = []
     trace = made_up(5)
     calm = replay(trace, STAIRS, "fixed:3")
-    noisy = replay(trace, STAIRS, "fixed:3", ReplayOptions(noise=noise, on_decision=records.append))
+    noisy = replay(trace, STAIRS, "fixed:3", ReplayOptions(noise=noise, on_step=noting(times)))
     assert noisy == calm
-    assert [r["actual_ms"] for r in records] != [round(step.time_ms, 4) for step in calm.steps]
+    assert times != pytest.approx([step.time_ms for step in calm.steps])
 
 
 def test_noise_follows_its_seed() -> None:
-    def seen(seed: int) -> list[object]:
-        records: list[dict[str, object]] = []
-        options = ReplayOptions(noise=Noise(0.2, 0.05, 10.0, seed), on_decision=records.append)
+    def seen(seed: int) -> list[float]:
+        times: list[float] = []
+        options = ReplayOptions(noise=Noise(0.2, 0.05, 10.0, seed), on_step=noting(times))
         replay(made_up(), STAIRS, "auto", options)
-        return [record["actual_ms"] for record in records]
+        return times
 
     assert seen(1) == seen(1) != seen(2)
 
@@ -224,11 +231,13 @@ def test_a_policy_does_not_see_the_curve() -> None:
 
 
 def test_the_policy_can_change_on_the_way() -> None:
-    def change(record: dict[str, object]) -> None:
-        if record["step"] == 20:
+    steps = itertools.count(1)
+
+    def change(_outcome: StepOutcome, _expected: Prediction) -> None:
+        if next(steps) == 20:
             controller.set_policy("ar")
 
-    controller = Controller("fixed:2", on_decision=change)
+    controller = Controller("fixed:2", on_step=change)
     done = replay(made_up(), STAIRS, controller)
     assert [step.drafted for step in done.steps] == [i < 20 for i in range(len(done.steps))]
     assert done.tokens == 120

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from wager.config import CacheConfig, EngineConfig, with_values
+from wager.costs import CostModel
 from wager.draft import DRAFTERS, DraftSource, make_drafter, page_bytes
 from wager.draft.base import Drafter, PoolShape
 from wager.engine.calibrate import prepare_costs
@@ -32,7 +33,7 @@ from wager.nn.models.decoder import Decoder
 from wager.nn.native.loader import PassOptions
 from wager.nn.noise import NoiseSource
 from wager.pairs import drafter_beside, find_pair, shipped_folder
-from wager.policy import Controller, CostModel, Experience, Ledger
+from wager.policy import Controller, Experience, Ledger
 from wager.policy.names import settings_from
 from wager.target import TargetRunner
 from wager.text.tokenizer import Tokenizer, model_eos_ids

@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 
 from wager.config import EngineConfig
+from wager.costs import CostModel
 from wager.engine import cost_file
 from wager.engine.cost_file import Calibration, Key
 from wager.engine.cost_sweep import Bounds, Sweep
@@ -29,7 +30,6 @@ from wager.engine.engine import Engine, Parts
 from wager.engine.pass_clock import PassClock
 from wager.errors import one_line
 from wager.nn.models.decoder import DecoderSpec
-from wager.policy import CostModel
 
 __all__ = ["CostRuns", "key_of", "prepare_costs", "shape_digest"]
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from wager.policy import DraftTime, PassTime
+from wager.costs import DraftTime, PassTime
 
 log = logging.getLogger("wager.engine")
 

@@ -15,9 +15,8 @@ from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
+from wager.costs import MAX_TOKENS, DraftTime, PassTime
 from wager.engine.pass_clock import Clocked, DraftCase, PassCase, PassClock
-from wager.policy import DraftTime, PassTime
-from wager.policy.costs import MAX_TOKENS
 from wager.policy.yields import options
 
 log = logging.getLogger("wager.engine")

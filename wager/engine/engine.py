@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from wager.costs import CostModel
 from wager.draft.base import Drafter
 from wager.engine.delivery import Delivery
 from wager.engine.draft_outcomes import DraftOutcomes
@@ -28,7 +29,7 @@ from wager.engine.step import run_step
 from wager.engine.telemetry import Telemetry
 from wager.errors import RequestError, one_line
 from wager.nn.noise import NoiseSource
-from wager.policy import Controller, CostModel, needs_target_p1
+from wager.policy import Controller, needs_target_p1
 from wager.records import SamplingParams
 from wager.target import Sampler, TargetRunner, is_bare
 from wager.text.detokenize import Detokenizer

@@ -1,10 +1,10 @@
 """HOW MUCH TO BET? Pure mathematics: numpy and scipy.special at most, no torch, no tokens.
 
 Read base.py first (the interface), then auto.py (the default policy and its objective), then what it stands
-on: options.py (the objective as numbers), yields.py (what drafts give), costs.py with cost_table.py and
-draft_costs.py (what steps take), ledger.py (what may be lost) and exploration.py (what may be spent to
-learn). names.py turns names into policies, controller.py is what engines talk to. bod/ is the closed-form
-policy; simple.py and gates.py hold the others. May import level 0 and `wager.tree`.
+on: options.py (the objective as numbers), yields.py (what drafts give), `wager.costs` (what steps take),
+ledger.py (what may be lost) and exploration.py (what may be spent to learn). names.py turns names into
+policies, controller.py is what engines talk to. bod/ is the closed-form policy; simple.py and gates.py hold
+the others. May import level 0, `wager.costs` and `wager.tree`.
 """
 
 from wager.policy.base import (
@@ -23,7 +23,6 @@ from wager.policy.base import (
     StepOutcome,
 )
 from wager.policy.controller import Controller
-from wager.policy.costs import CostModel, DraftTime, PassTime
 from wager.policy.experience import Experience
 from wager.policy.ledger import Account, Ledger
 from wager.policy.names import PolicySettings, check_policy, make_policy, needs_target_p1, settings_from
@@ -34,15 +33,12 @@ __all__ = [
     "Blind",
     "Coming",
     "Controller",
-    "CostModel",
     "Draft",
-    "DraftTime",
     "Evidence",
     "Experience",
     "Inquiry",
     "Ledger",
     "Offer",
-    "PassTime",
     "Plan",
     "Policy",
     "PolicySettings",

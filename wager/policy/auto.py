@@ -8,8 +8,8 @@ the value
     E_r   expected tokens of row r beyond the one that plain decoding gives it        (yields.py)
     S_r   running speed-up of row r over plain decoding                               (pace.py)
     R     rows that emit a token
-    T     predicted time of the step beyond a plain one: drafts, host, nodes          (costs.py)
-    c(R)  time of a plain step of R rows                                              (costs.py)
+    T     predicted time of the step beyond a plain one: drafts, host, nodes          (costs/)
+    c(R)  time of a plain step of R rows                                              (costs/)
 
 which is 0 for plain decoding. For one row it is the classic rule, tokens minus the long-run rate times the
 extra time; for several rows it is the gradient of the sum of the logarithms of their speeds. options.py turns
@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wager.costs import MAX_TOKENS, DraftShape, octave_of
 from wager.policy.base import (
     PLAIN,
     Blind,
@@ -40,7 +41,6 @@ from wager.policy.base import (
     Row,
     StepOutcome,
 )
-from wager.policy.costs import MAX_TOKENS, DraftShape, octave_of
 from wager.policy.experience import Experience, longest_context
 from wager.policy.exploration import EXPLORED_SHARE, Exploration
 from wager.policy.ledger import START_ALLOWANCE

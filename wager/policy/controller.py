@@ -1,4 +1,4 @@
-"""The object that applies a policy: asks it, feeds what was learned, keeps the decision trace.
+"""The object that applies a policy: asks it, and feeds what was learned.
 
 One controller per engine (or replay). The policy can be changed while running; costs, ledger, survival and
 statistics stay, since they belong to the machine and the requests, not to the rule. Callers are the engine's
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
+from wager.costs import context_range
 from wager.policy.base import Blind, Coming, Draft, Inquiry, Plan, Policy, Prediction, Row, StepOutcome
-from wager.policy.costs import context_range
 from wager.policy.experience import Experience, longest_context
 from wager.policy.fixed_requests import (
     any_sized,
@@ -27,7 +27,7 @@ from wager.policy.names import PolicySettings, make_policy
 from wager.policy.survival import MAX_DEPTH as DEEPEST
 from wager.tree import Forest
 
-DecisionSink = Callable[[dict[str, object]], None]
+StepListener = Callable[[StepOutcome, Prediction], None]
 
 
 class _Prepared(NamedTuple):
@@ -41,24 +41,23 @@ class _Prepared(NamedTuple):
 
 
 class Controller:
-    """Applies a policy by name; `on_decision` receives one record per step, for debugging a gate.
+    """Applies a policy by name. `settings` hold for every policy it is changed to.
 
-    `settings` hold for every policy it is changed to.
+    `on_step` is told every step and what was expected of it, before anything is learned from the step.
     """
 
     def __init__(
         self,
         policy: str = "auto",
         experience: Experience | None = None,
-        on_decision: DecisionSink | None = None,
+        on_step: StepListener | None = None,
         settings: PolicySettings | None = None,
     ) -> None:
         self.experience = experience or Experience()
         self.settings = settings or PolicySettings()
         self.policy: Policy = make_policy(policy, self.experience, self.settings)
         self._made = {policy: self.policy}
-        self.on_decision = on_decision
-        self._steps = 0
+        self.on_step = on_step
         self._version = 0
         """Changes with everything that may change a plan."""
         self._prepared: _Prepared | None = None
@@ -129,10 +128,9 @@ class Controller:
 
     def learn(self, outcome: StepOutcome) -> None:
         """Take in a finished step."""
-        self._steps += 1
         self._version += 1
-        if self.on_decision is not None:
-            self.on_decision(self._decision(outcome))
+        if self.on_step is not None:
+            self.on_step(outcome, self._prediction(outcome))
         outcome = self.experience.learn(outcome)
         sized = any_sized([share.row for share in outcome.rows])
         self.policy.learn(without_own(outcome) if sized else outcome)
@@ -143,26 +141,10 @@ class Controller:
         self.policy.forget(request_id)
         return self.experience.ledger.close(request_id)
 
-    def _decision(self, outcome: StepOutcome) -> dict[str, object]:
-        rows = [share.row for share in outcome.rows]
-        nodes = sum(share.num_nodes for share in outcome.rows)
-        predicted = None if outcome.plan is None else outcome.plan.prediction
-        predicted = predicted or self._plain_prediction(outcome)
-        return {
-            "step": self._steps,
-            "policy": self.policy.name,
-            "rows": len(rows),
-            "drafters": sorted({share.offer.drafter for share in outcome.rows if share.offer.drafter}),
-            "bet": nodes,
-            "predicted_tokens": round(predicted.tokens, 4),
-            "predicted_ms": round(predicted.time_ms, 4),
-            "actual_tokens": sum(share.accepted + share.row.emits for share in outcome.rows),
-            "actual_ms": round(outcome.verify_ms + outcome.draft_ms, 4),
-            "ledger_ms": round(self.experience.ledger.total.balance_ms, 4),
-        }
-
-    def _plain_prediction(self, outcome: StepOutcome) -> Prediction:
-        """For policies that predict nothing: one token per row, at the cost model's time of such a pass."""
+    def _prediction(self, outcome: StepOutcome) -> Prediction:
+        """What was expected of a step; without a prediction one token per row, in the usual time."""
+        if outcome.plan is not None and outcome.plan.prediction is not None:
+            return outcome.plan.prediction
         rows = [share.row for share in outcome.rows]
         curve = self.experience.costs.curve(max(len(rows), 1), longest_context(rows))
         return Prediction(float(len(rows)), float(curve[min(outcome.num_tokens, len(curve) - 1)]))

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from wager.costs import MAX_TOKENS, SHIFT_STRIKES, CostModel, DraftShape
 from wager.policy.base import Offer, Row, StepOutcome
-from wager.policy.costs import MAX_TOKENS, SHIFT_STRIKES, CostModel, DraftShape
 from wager.policy.ledger import Ledger
 from wager.policy.survival import Survival
 from wager.stats import SpeculationStats

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from wager.costs import MAX_TOKENS, CostModel, DraftShape
 from wager.policy.base import UNLIMITED, Draft, FloatArray, Row, limits_of, stack_scores
-from wager.policy.costs import MAX_TOKENS, CostModel, DraftShape
 from wager.policy.experience import Experience, longest_context
 from wager.policy.yields import Group, Yields
 from wager.tree import Forest, build_forest, one_tree

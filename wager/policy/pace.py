@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+from wager.costs import MAX_TOKENS, CostModel, DraftShape
 from wager.policy.base import Row, StepOutcome
-from wager.policy.costs import MAX_TOKENS, CostModel, DraftShape
 from wager.policy.experience import longest_context
 
 PACE_MEMORY = 0.99

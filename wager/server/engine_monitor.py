@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wager.engine.engine import Engine
+from wager.policy import Prediction, StepOutcome
 
 WINDOW_S = 5.0
 _MAX_BET = 65  # bets of this size and above are counted together
@@ -58,7 +59,7 @@ class EngineMonitor:
         self.cost_error = CostError()
         self._snapshots: deque[Snapshot] = deque([Snapshot(time.monotonic())])
         engine.telemetry.listener = self._count_step
-        engine.controller.on_decision = self._count_decision
+        engine.controller.on_step = self._count_errors
 
     # -- called in the engine's thread
 
@@ -70,10 +71,10 @@ class EngineMonitor:
         self.num_nodes += report.num_nodes
         self.num_probes += max(0, report.num_drafting - num_betting)
 
-    def _count_decision(self, decision: dict[str, Any]) -> None:
-        error, measured_ms = self.cost_error, decision["actual_ms"]
+    def _count_errors(self, outcome: StepOutcome, expected: Prediction) -> None:
+        error, measured_ms = self.cost_error, outcome.verify_ms + outcome.draft_ms
         error.measured_ms += measured_ms
-        error.absolute_error_ms += abs(decision["predicted_ms"] - measured_ms)
+        error.absolute_error_ms += abs(expected.time_ms - measured_ms)
 
     # -- called on the event loop
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from wager.costs import MAX_TOKENS
 from wager.errors import InputError
 from wager.policy.base import FloatArray
-from wager.policy.costs import MAX_TOKENS
 
 
 class CostCurve:

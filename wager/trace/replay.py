@@ -27,7 +27,7 @@ from wager.policy import (
     StepOutcome,
 )
 from wager.policy.base import UNLIMITED, Coming
-from wager.policy.controller import DecisionSink
+from wager.policy.controller import StepListener
 from wager.policy.names import needs_target_p1
 from wager.policy.simple import Plain
 from wager.trace.costs import StepCosts
@@ -211,12 +211,12 @@ class _Clock:
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """The number of rows per pass, the noise, the initial experience and the receiver of decisions."""
+    """The number of rows per pass, the noise, the initial experience and the listener."""
 
     rows: int = 1
     noise: Noise = Noise()
     experience: Experience | None = None
-    on_decision: DecisionSink | None = None
+    on_step: StepListener | None = None
 
 
 def replay(
@@ -235,7 +235,7 @@ def replay(
     check_rows(options.rows)
     controller = policy
     if not isinstance(controller, Controller):
-        controller = Controller(controller, options.experience, options.on_decision)
+        controller = Controller(controller, options.experience, options.on_step)
     check_policy(controller.policy.name, traces)
     clock = _Clock(costs, options.noise)
     waiting = iter([_Slot(0, trace, i) for trace in traces for i in range(trace.num_sequences)])

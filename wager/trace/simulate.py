@@ -14,6 +14,7 @@ from wager.errors import ConfigError, InputError
 from wager.policy import Controller, Experience, Ledger
 from wager.trace.bod_range import BodRange, is_bod, policy_in_range
 from wager.trace.costs import StepCosts
+from wager.trace.decisions import DecisionRecord, DecisionSink, record_decisions
 from wager.trace.format import Trace
 from wager.trace.hindsight import BEST_FIXED_NAME, ORACLE_NAME, best_fixed, oracle_chain
 from wager.trace.replay import Noise, Replay, ReplayOptions, check_policy, check_rows, replay
@@ -23,8 +24,6 @@ REFERENCES = (PLAIN_NAME, BEST_FIXED_NAME, ORACLE_NAME)
 
 Progress = Callable[[int, int, str], None]
 """Called with the number of finished cells, the number of all cells, and the next cell."""
-
-DecisionRecord = dict[str, object]
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,7 @@ def plan(
 def compare(
     comparison: Comparison,
     on_progress: Progress | None = None,
-    on_decision: Callable[[DecisionRecord], None] | None = None,
+    on_decision: DecisionSink | None = None,
 ) -> list[Run]:
     """Runs every cell, content by content. `on_decision` receives each step of the policies, not of the
     references.
@@ -201,7 +200,7 @@ def _replay(
     content: Content,
     costs: StepCosts,
     options: SimulateOptions,
-    on_decision: Callable[[DecisionRecord], None] | None,
+    on_decision: DecisionSink | None,
 ) -> tuple[Replay, str | None]:
     """Returns the run of one cell and a remark on it."""
     rows = options.rows
@@ -216,15 +215,11 @@ def _replay(
         "costs": costs.name,
         "policy": policy,
     }
-    sink = None
-    if on_decision is not None and policy != PLAIN_NAME:
-
-        def sink(record: DecisionRecord) -> None:
-            on_decision({**record, **labels})
-
     experience = _experience(options)
-    controller = Controller(policy, experience, sink)
+    controller = Controller(policy, experience)
     controller.policy = policy_in_range(policy, experience, options.bod)
+    if on_decision is not None and policy != PLAIN_NAME:
+        record_decisions(controller, lambda record: on_decision({**record, **labels}))
     return replay(content.traces, costs, controller, ReplayOptions(rows, options.noise)), None
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from tests.equivalence.world import Job, World, alone, drive, make_engine, make_world, prompt
+from wager.costs import CostModel
 from wager.engine.engine import Engine
 from wager.nn.native.library import Library, LibraryState
-from wager.policy import CostModel
 from wager.records import SamplingParams
 
 SETTINGS: dict[str, Any] = {"dtype": "float32", "layout": "auto", "threads": 2, "native": "on"}

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tests.policy.situations import FLAT, STEEP, World, bet, play, share, step
-from wager.policy import PLAIN, Controller, CostModel, Draft, Experience, Offer, Row
+from wager.costs import CostModel
+from wager.policy import PLAIN, Controller, Draft, Experience, Offer, Row
 from wager.policy.bod import BODConfig
 from wager.policy.bod.policy import BodPolicy
 from wager.trace.costs import CostCurve

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wager.errors import ConfigError, InputError
-from wager.policy.costs import (
+from wager.costs import (
     MAX_TOKENS,
-    NEARLY_FLAT,
     CostModel,
     DraftShape,
     DraftTime,
     PassTime,
 )
+from wager.costs.model import NEARLY_FLAT
+from wager.errors import ConfigError, InputError
 from wager.trace.costs import CostCurve
 
 STAIRS = {1: 5.0, 2: 5.0, 4: 5.05, 8: 5.1, 9: 8.0, 16: 8.1, 17: 12.0, 32: 12.2}

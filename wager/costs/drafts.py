@@ -6,7 +6,7 @@ A row starts if it did not draft in the step before: the drafter then reads the 
 is added if no row of the step drafted before, because nothing was in flight for it. The coefficients include
 the host's work for drafting rows, so what one batch size shows holds for every other. They are estimated by
 recursive least squares (a Kalman filter with a small random walk), whose covariance also says how uncertain a
-time is. It knows neither passes nor policies; costs.py calls it.
+time is. It knows no passes; model.py calls it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a step costs on this machine: passes and drafts, learned online.
 
 Passes have a table for each shape (octave of rows, context range), of which a new one starts as the nearest
-known (cost_table.py). Drafts have a linear model for each drafter (draft_costs.py). It knows no policy; the
-controller feeds it, and policies read it.
+known (table.py). Drafts have a linear model for each drafter (drafts.py). It knows no policy; the controller
+feeds it, and policies read it.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from wager.costs.drafts import DraftModel, DraftShape
+from wager.costs.table import MAX_TOKENS, SHIFT_STRIKES, CostTable, FloatArray
 from wager.errors import ConfigError
-from wager.policy.base import FloatArray, IntArray
-from wager.policy.cost_table import MAX_TOKENS, SHIFT_STRIKES, CostTable
-from wager.policy.draft_costs import DraftModel, DraftShape
 
-__all__ = ["MAX_TOKENS", "SHIFT_STRIKES", "CostModel", "DraftShape", "DraftTime", "PassTime"]
-
+IntArray = npt.NDArray[np.int64]
 PROMPT_TOKENS, PROMPT_RATIO, COLD_PASSES = 64, 8, 3
 """Prompt tokens, at least, and relative to a pass's own, that evict what it uses from near memory; how many
 passes are slow then."""

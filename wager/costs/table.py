@@ -2,7 +2,7 @@
 
 A table keeps robust means of log times by size over a prior that serves as a shape only: one observation
 anywhere sets its scale. Outliers are clipped, old samples fade, sizes support their neighbours, the curve
-never falls with size, and a stair stays where it was seen. Knows neither rows nor contexts: costs.py has a
+never falls with size, and a stair stays where it was seen. Knows neither rows nor contexts: model.py has a
 table for each shape.
 """
 
@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import numpy.typing as npt
 
-from wager.policy.base import FloatArray
+FloatArray = npt.NDArray[np.float64]
 
 MAX_TOKENS = 1024
 """Larger passes are prompt chunks, not bets: their times are not kept."""
