@@ -101,6 +101,8 @@ class Auto:
         self.exploration = Exploration()
         self._explored_ms = 0.0
         """What the latest exploration has lost, until its draft is compared with the text."""
+        self._balance_ms = 0.0
+        """The account of all requests after the latest step."""
         self._late_ms = 0.0
         """Time by which asking drafters has delayed plain steps, less the share of time that it may take."""
         self._since_whole: dict[str, int] = {}
@@ -138,7 +140,10 @@ class Auto:
                 allowance_ms -= START_ALLOWANCE * step.plain_ms
         else:
             best = min(options, key=_price_of_information)
-            if not self.exploration.affords(best.risk_ms):
+            is_due = (
+                len(rows) > 1 or self.exploration.is_due
+            )  # Many rows show at once what one shows in time.
+            if not is_due or not self.exploration.affords(best.risk_ms):
                 return plain
             details = details._replace(loss_ms=best.risk_ms)
         if best.draft_ms > allowance_ms:
@@ -158,12 +163,13 @@ class Auto:
         return step.limited(SIZE_STEP * seen - step.base_tokens, self._allowance_ms(step))
 
     def _options(self, step: StepView, rows: Sequence[Row]) -> list[Option]:
-        """The drafts that are possible, of rows whose own account allows it."""
+        """The drafts that are possible, of rows whose own account allows it where others pay for them."""
         able: dict[str, list[int]] = {}
         ledger = self.experience.ledger
         for i, row in enumerate(rows):
             share_ms = step.plain_ms * row.num_pending / max(step.base_tokens, 1)
-            if row.can_draft and ledger.allowance_ms(ledger.account(row.request_id), share_ms) > 0.0:
+            own_ms = ledger.allowance_ms(ledger.account(row.request_id), share_ms)
+            if row.can_draft and (own_ms > 0.0 or len(rows) == 1):
                 for name in row.drafters:
                     able.setdefault(name, []).append(i)
         found = list[Option]()
@@ -174,7 +180,8 @@ class Auto:
 
     def _allowance_ms(self, step: StepView) -> float:
         """Time that bets may still lose by the account of all requests."""
-        return self.experience.ledger.allowance_ms(self.experience.ledger.total, step.plain_ms)
+        ledger = self.experience.ledger
+        return ledger.allowance_ms(ledger.total, step.plain_ms, step.num_rows)
 
     def _plain_loss_ms(self, step: StepView, best: Option) -> float:
         """What a plain step would lose where drafting pays; 0 if its time is known well enough."""
@@ -268,7 +275,7 @@ class Auto:
             return
         curve = costs.curve(len(rows), longest_context(rows))
         plain_ms, elapsed_ms = float(curve[min(len(rows), MAX_TOKENS)]), outcome.verify_ms + outcome.draft_ms
-        budget.earn(elapsed_ms, plain_ms)
+        budget.earn(elapsed_ms, plain_ms, self._gained_ms())
         if deviation > SURPRISE:
             budget.settle(self._explored_ms, plain_ms)
             self._explored_ms = 0.0
@@ -291,8 +298,13 @@ class Auto:
             accepted = np.array([share.accepted for share in outcome.rows])
             price = step.prices[min(nodes, len(step.prices) - 1)]
             gained_ms = float(step.weights @ accepted - price) / step.rate - outcome.draft_ms
-            budget.settle(gained_ms, plain_ms)
+            budget.settle_draft(gained_ms, plain_ms)
             self._explored_ms = max(-gained_ms, 0.0)
+
+    def _gained_ms(self) -> float:
+        """By how much the account of all requests rose in the latest step."""
+        before, self._balance_ms = self._balance_ms, self.experience.ledger.total.balance_ms
+        return max(0.0, self._balance_ms - before)
 
     def forget(self, request_id: Hashable) -> None:
         self.yields.forget(request_id)

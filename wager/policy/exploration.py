@@ -9,6 +9,10 @@ from __future__ import annotations
 
 EXPLORED_SHARE = 0.0035
 """Share of elapsed time: a third of what the ledger lets a server lose."""
+LONGEST_PAUSE = 12
+"""Steps between two drafts that are explored, at most."""
+GAINED_SHARE = 0.005
+"""Share of the time that was saved against plain decoding."""
 START_STEPS = 3.0
 """Plain steps that the budget begins with."""
 MOST_SAVED = 8.0
@@ -21,15 +25,31 @@ class Exploration:
     def __init__(self) -> None:
         self.credit_ms = 0.0
         self._has_begun = False
+        self._num_vain = self._num_steps = 0
+        """Drafts explored in vain since the last one that gained, and steps since the latest."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether another draft may be explored: each one in vain makes the pause one step longer."""
+        return self._num_steps >= min(self._num_vain, LONGEST_PAUSE)
 
     def affords(self, loss_ms: float) -> bool:
         return self.credit_ms >= loss_ms
 
-    def earn(self, elapsed_ms: float, plain_ms: float) -> None:
-        """Time went by, in a step whose plain time is known; the first one brings the credit of the start."""
+    def earn(self, elapsed_ms: float, plain_ms: float, gained_ms: float = 0.0) -> None:
+        """Time went by, in a step whose plain time is known; the first one brings the credit of the start.
+
+        `gained_ms`: what the step has saved against plain decoding, of which a part may be spent.
+        """
         if not self._has_begun:
             self._has_begun, self.credit_ms = True, START_STEPS * plain_ms
-        self.settle(EXPLORED_SHARE * elapsed_ms, plain_ms)
+        self._num_steps += 1
+        self.settle(EXPLORED_SHARE * elapsed_ms + GAINED_SHARE * gained_ms, plain_ms)
+
+    def settle_draft(self, gained_ms: float, plain_ms: float) -> None:
+        """A draft that was explored has gained so much time; negative where it lost."""
+        self._num_vain, self._num_steps = 0 if gained_ms > 0.0 else self._num_vain + 1, 0
+        self.settle(gained_ms, plain_ms)
 
     def settle(self, gained_ms: float, plain_ms: float) -> None:
         """An exploration has gained so much time; negative where it lost."""

@@ -14,8 +14,9 @@ from wager.errors import ConfigError
 
 START_ALLOWANCE = 2.0
 """Plain steps that an account may be behind before it has had time to gain."""
-LARGEST_LOSS = 8.0
-"""Plain steps that an account may lose from its highest point, however much was gained before."""
+LARGEST_LOSS, ALONE_LOSS = 8.0, 12.0
+"""Plain steps that an account may lose from its highest point, however much was gained before; and where a
+single row, which bears the whole time of its drafts, loses them."""
 
 
 @dataclass(slots=True)
@@ -81,8 +82,9 @@ class Ledger:
         """The request has ended: take its account out and return it."""
         return self.requests.pop(request_id, None) or Account()
 
-    def allowance_ms(self, account: Account, plain_ms: float) -> float:
-        """How much more may be lost from here, if a plain step takes the account so long."""
+    def allowance_ms(self, account: Account, plain_ms: float, num_rows: int = 2) -> float:
+        """How much more may be lost from here, if a plain step of so many rows takes the account so long."""
         now_ms = account.balance_ms + self.floor * account.elapsed_ms
         lost_ms = account.highest_ms - now_ms
-        return min(now_ms + START_ALLOWANCE * plain_ms, LARGEST_LOSS * plain_ms - lost_ms)
+        largest = ALONE_LOSS if num_rows == 1 else LARGEST_LOSS
+        return min(now_ms + START_ALLOWANCE * plain_ms, largest * plain_ms - lost_ms)
