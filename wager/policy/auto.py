@@ -61,6 +61,8 @@ SURPRISE = 4.0
 """Standard deviations by which an exploration's draft must have been better than expected to cost nothing."""
 LONG_PLAIN = 256
 """Plain steps in a row in which the pauses between asking many rows grow by their first length."""
+FEW_OCTAVES = 3
+"""Octaves of rows, up to 8 rows, that are asked about even if that delays a step: they draft too often."""
 MOST_LATE = 0.5
 """Plain steps of delay by asking that are remembered: one long delay may have been chance."""
 WHOLE_EVERY = 8
@@ -117,7 +119,7 @@ class Auto:
         octave = octave_of(coming.num_rows)
         pause = octave * (1 + coming.num_plain // LONG_PLAIN) if octave > 1 else 1
         is_due = coming.num_plain <= pause or coming.num_plain % pause == 0
-        return Inquiry(is_due and self._late_ms <= 0.0)
+        return Inquiry(is_due and (octave <= FEW_OCTAVES or self._late_ms <= 0.0))
 
     def plan(self, rows: Sequence[Row]) -> Plan:
         """Draft where that pays, and explore where the budget allows it."""
@@ -285,7 +287,7 @@ class Auto:
         step, waited_ms, drafts = details.step, 0.0, any(share.offer.drafter for share in outcome.rows)
         if not drafts and not outcome.is_typical:
             waited_ms = max(0.0, outcome.verify_ms - float(curve[min(outcome.num_tokens, MAX_TOKENS)]))
-        # Drafters that are asked behind a pass in flight, whose step has no plan of its own, may delay it.
+        # Asking drafters behind a pass in flight, whose step has no plan of its own, may delay that step.
         late_ms = waited_ms if step is None else 0.0
         self._late_ms = min(self._late_ms + late_ms, MOST_LATE * plain_ms)
         self._late_ms = max(0.0, self._late_ms - EXPLORED_SHARE * elapsed_ms)
