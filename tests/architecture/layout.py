@@ -25,6 +25,7 @@ LEVELS = {
     "wager.pairs": 0,
     "wager.log": 0,
     "wager.cards": 0,
+    "wager.gguf": 0,
     "wager.policy": 1,
     "wager.tree": 1,
     "wager.trace": 1,

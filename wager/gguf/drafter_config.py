@@ -78,7 +78,10 @@ def drafter_config(header: Header) -> dict[str, Any]:
         values["vocab_size"] = fields.count(".vocab_size")
     values |= _windows(fields, values["num_hidden_layers"])
     mask = ".dflash.mask_token_id" if is_lucebox else "tokenizer.ggml.mask_token_id"
-    values["dflash_config"] = {"mask_token_id": fields.token(mask), "target_layer_ids": _layers(fields, is_lucebox)}
+    values["dflash_config"] = {
+        "mask_token_id": fields.token(mask),
+        "target_layer_ids": _layers(fields, is_lucebox),
+    }
     for own in _OWN:
         if own.key in fields:
             (values["dflash_config"] if own.is_nested else values)[own.field] = _own_value(fields, own)
@@ -106,7 +109,9 @@ def _layers(fields: Fields, is_lucebox: bool) -> list[int]:
     if is_lucebox and ".dflash.n_target_layers" in fields:
         count = fields.count(".dflash.n_target_layers")
         if count != len(found):
-            raise fields.fault(".dflash.n_target_layers", f"is {count}, but {fields.key(key)} lists {len(found)}")
+            raise fields.fault(
+                ".dflash.n_target_layers", f"is {count}, but {fields.key(key)} lists {len(found)}"
+            )
     return found
 
 
@@ -147,11 +152,14 @@ def _check_shapes(fields: Fields, values: Mapping[str, Any]) -> None:
         if name not in tensors:
             raise WeightsError(f"is missing from {fields.header.path.name}", name)
         if tensors[name].shape != shape:
-            raise fields.fault(key, f"gives {name} the shape {list(shape)}, but it has {list(tensors[name].shape)}")
+            raise fields.fault(
+                key, f"gives {name} the shape {list(shape)}, but it has {list(tensors[name].shape)}"
+            )
     layers = {name.split(".")[1] for name in tensors if name.startswith("blk.")}
     if len(layers) != values["num_hidden_layers"]:
         raise fields.fault(
-            ".block_count", f"is {values['num_hidden_layers']}, but the file has tensors of {len(layers)} layers"
+            ".block_count",
+            f"is {values['num_hidden_layers']}, but the file has tensors of {len(layers)} layers",
         )
 
 
@@ -215,7 +223,9 @@ def _theta(config: Mapping[str, Any]) -> float:
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
         raise ModelError(f"config rope_type {kind!r}: only a rotation without scaling is converted")
-    stated = {float(_number(part, "rope_theta")) for part in (config, rope) if part.get("rope_theta") is not None}
+    stated = {
+        float(_number(part, "rope_theta")) for part in (config, rope) if part.get("rope_theta") is not None
+    }
     if not stated:
         raise ModelError("config field rope_theta is missing")
     if len(stated) > 1:

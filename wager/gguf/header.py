@@ -1,7 +1,8 @@
 """Reads the header of a GGUF file: its metadata, and the name, shape, type and place of every tensor.
 
-Every length and offset is checked against the size of the file, so a truncated or damaged file gives an error
-that says what is wrong. The format is version 2 or 3, little-endian. The tensors themselves are not read here.
+Every length and offset is checked against the size of the file, so a truncated or damaged file gives an
+error that says what is wrong. The format is version 2 or 3, little-endian. The tensors themselves are not
+read here.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ class _HeaderReader:
 
     def _array(self) -> list[Any]:
         kind, count = self._number("I"), self._number("Q")
-        if kind == _STRING or kind == _ARRAY:
+        if kind in (_STRING, _ARRAY):
             # Every element takes at least eight bytes, so a wrong count cannot start a long loop.
             if count > (len(self._data) - self._at) // 8:
                 raise self._fault(f"is truncated: it ends inside the {self._part}")
@@ -181,13 +182,13 @@ class _HeaderReader:
             raise WeightsError(f"has the unknown type number {number}", name)
         kind = BY_NUMBER[number]
         if dims[0] % kind.block_len or 0 in dims:
-            raise WeightsError(f"has rows of {dims[0]}; {kind.name} needs multiples of {kind.block_len}", name)
+            raise WeightsError(
+                f"has rows of {dims[0]}; {kind.name} needs multiples of {kind.block_len}", name
+            )
         num_bytes = prod(dims) // kind.block_len * kind.block_bytes
         return TensorEntry(name, tuple(reversed(dims)), kind, offset, num_bytes)
 
-    def _placed(
-        self, entries: list[TensorEntry], metadata: Mapping[str, Any]
-    ) -> dict[str, TensorEntry]:
+    def _placed(self, entries: list[TensorEntry], metadata: Mapping[str, Any]) -> dict[str, TensorEntry]:
         """Returns the entries by name, with offsets from the beginning of the file."""
         alignment = metadata.get("general.alignment", ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):

@@ -1,7 +1,7 @@
 """The rotary embedding that a GGUF file states, as the `rope_parameters` of a config.json.
 
-A file of Llama 3.1 or newer has no parameters for its scaling, only the factor of every frequency in a tensor;
-the parameters are found again by comparing these factors with those of the published scalings.
+A file of Llama 3.1 or newer has no parameters for its scaling, only the factor of every frequency in a
+tensor; the parameters are found again by comparing these factors with those of the published scalings.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def read_rope(fields: Fields, head_dim: int, theta: float) -> dict[str, Any]:
     rotated = fields.count(".rope.dimension_count") if ".rope.dimension_count" in fields else head_dim
     if rotated != head_dim:
         raise fields.fault(
-            ".rope.dimension_count", f"is {rotated}, but heads have {head_dim}: a partial rotation is not supported"
+            ".rope.dimension_count",
+            f"is {rotated}, but heads have {head_dim}: a partial rotation is not supported",
         )
     if FACTORS in fields.header.tensors:
         return _from_factors(fields, head_dim, theta)
@@ -42,7 +43,11 @@ def read_rope(fields: Fields, head_dim: int, theta: float) -> dict[str, Any]:
         return {"rope_type": "linear", "rope_theta": theta, "factor": fields.number(".rope.scale_linear")}
     if kind not in ("linear", "yarn"):
         raise fields.fault(".rope.scaling.type", f"is {kind!r}; none, linear and yarn are supported")
-    found: dict[str, Any] = {"rope_type": kind, "rope_theta": theta, "factor": fields.number(".rope.scaling.factor")}
+    found: dict[str, Any] = {
+        "rope_type": kind,
+        "rope_theta": theta,
+        "factor": fields.number(".rope.scaling.factor"),
+    }
     if kind == "yarn":
         found["original_max_position_embeddings"] = fields.count(".rope.scaling.original_context_length")
         for name, key in (("beta_fast", "yarn_beta_fast"), ("beta_slow", "yarn_beta_slow")):
@@ -54,7 +59,9 @@ def read_rope(fields: Fields, head_dim: int, theta: float) -> dict[str, Any]:
 def _from_factors(fields: Fields, head_dim: int, theta: float) -> dict[str, Any]:
     stated = _floats(fields)
     if len(stated) != head_dim // 2:
-        raise WeightsError(f"has {len(stated)} factors, but heads of {head_dim} need {head_dim // 2}", FACTORS)
+        raise WeightsError(
+            f"has {len(stated)} factors, but heads of {head_dim} need {head_dim // 2}", FACTORS
+        )
     for factor, original in _PUBLISHED:
         known = llama3_factors(head_dim, theta, factor, original)
         if all(math.isclose(one, other, rel_tol=1e-4) for one, other in zip(stated, known, strict=True)):

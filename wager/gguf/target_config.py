@@ -13,7 +13,7 @@ from wager.gguf.fields import Fields
 from wager.gguf.header import Header
 from wager.gguf.rope import DEFAULT_THETA, read_rope
 
-__all__ = ["TARGET_ARCHITECTURES", "permuted_heads", "target_config"]
+__all__ = ["TARGET_ARCHITECTURES", "end_ids", "permuted_heads", "target_config"]
 
 TARGET_ARCHITECTURES = ("llama", "qwen2", "qwen3")
 _CLASSES = {
@@ -26,11 +26,13 @@ _WIDE_TYPES = {"F32": "float32", "F16": "float16"}
 
 
 def target_config(header: Header) -> dict[str, Any]:
-    """Returns the values of a config.json. Raises ModelError that names a missing, wrong or unsupported key."""
+    """Returns the values of a config.json. Raises ModelError that names a missing or unsupported key."""
     architecture = header.architecture
     if architecture not in TARGET_ARCHITECTURES:
         known = ", ".join(TARGET_ARCHITECTURES)
-        raise ModelError(f"{header.path.name}: the architecture {architecture!r} is not supported; known: {known}")
+        raise ModelError(
+            f"{header.path.name}: the architecture {architecture!r} is not supported; known: {known}"
+        )
     fields = Fields(header, architecture)
     _refuse(fields)
     values = _sizes(fields)
@@ -54,7 +56,9 @@ def permuted_heads(header: Header, config: dict[str, Any]) -> dict[str, int]:
 
 def _refuse(fields: Fields) -> None:
     if fields.get("split.count") not in (None, 0, 1):
-        raise fields.fault("split.count", f"is {fields.get('split.count')}: merge the parts of the model first")
+        raise fields.fault(
+            "split.count", f"is {fields.get('split.count')}: merge the parts of the model first"
+        )
     if fields.get(".expert_count") not in (None, 0):
         raise fields.fault(".expert_count", f"is {fields.get('.expert_count')}: experts are not supported")
     scale = fields.get(".attention.scale")
@@ -65,7 +69,9 @@ def _refuse(fields: Fields) -> None:
 def _sizes(fields: Fields) -> dict[str, Any]:
     hidden, num_heads = fields.count(".embedding_length"), fields.count(".attention.head_count")
     has_kv_heads = ".attention.head_count_kv" in fields
-    head_dim = fields.count(".attention.key_length") if ".attention.key_length" in fields else hidden // num_heads
+    head_dim = (
+        fields.count(".attention.key_length") if ".attention.key_length" in fields else hidden // num_heads
+    )
     if ".attention.value_length" in fields and fields.count(".attention.value_length") != head_dim:
         raise fields.fault(".attention.value_length", f"is not the length of keys, {head_dim}")
     return {
@@ -94,14 +100,21 @@ def _words(fields: Fields) -> dict[str, Any]:
         raise ModelError(f"{fields.header.path.name}: the tensor token_embd.weight is missing")
     size = tensors["token_embd.weight"].shape[0]
     if ".vocab_size" in fields and fields.count(".vocab_size") != size:
-        raise fields.fault(".vocab_size", f"is {fields.count('.vocab_size')}, but token_embd.weight has {size} rows")
-    ends = [fields.token(key) for key in _END_KEYS if key in fields]
+        raise fields.fault(
+            ".vocab_size", f"is {fields.count('.vocab_size')}, but token_embd.weight has {size} rows"
+        )
     return {
         "vocab_size": size,
         "tie_word_embeddings": "output.weight" not in tensors,
         "bos_token_id": fields.token(_BOS_KEY) if _BOS_KEY in fields else None,
-        "eos_token_id": list(dict.fromkeys(ends)) or None,
+        "eos_token_id": list(end_ids(fields.header)) or None,
     }
+
+
+def end_ids(header: Header) -> tuple[int, ...]:
+    """Returns the ids that end a text, as the vocabulary of a file names them."""
+    fields = Fields(header, "")
+    return tuple(dict.fromkeys(fields.token(key) for key in _END_KEYS if key in fields))
 
 
 _END_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
@@ -120,12 +133,18 @@ def _windows(fields: Fields, architecture: str) -> dict[str, Any]:
     if window in (None, 0):
         return {}
     if architecture != "llama" or ".attention.sliding_window_pattern" in fields:
-        raise fields.fault(".attention.sliding_window", f"is {window}: windows of this file are not supported")
-    return {"model_type": "mistral", "sliding_window": fields.count(".attention.sliding_window"), "attention_bias": None}
+        raise fields.fault(
+            ".attention.sliding_window", f"is {window}: windows of this file are not supported"
+        )
+    return {
+        "model_type": "mistral",
+        "sliding_window": fields.count(".attention.sliding_window"),
+        "attention_bias": None,
+    }
 
 
 def _dtype(header: Header) -> str:
-    """Returns the dtype of most weights; quantised weights are widened to bfloat16 where a device needs that."""
+    """Returns the dtype of most weights, and bfloat16 where those are quantised."""
     sizes: dict[str, int] = {}
     for entry in header.tensors.values():
         if len(entry.shape) > 1:
@@ -140,7 +159,10 @@ def _check_shapes(fields: Fields, values: dict[str, Any]) -> None:
     wanted = {
         "token_embd.weight": ("embedding_length", (values["vocab_size"], hidden)),
         "blk.0.attn_q.weight": ("attention.head_count", (values["num_attention_heads"] * head_dim, hidden)),
-        "blk.0.attn_k.weight": ("attention.head_count_kv", (values["num_key_value_heads"] * head_dim, hidden)),
+        "blk.0.attn_k.weight": (
+            "attention.head_count_kv",
+            (values["num_key_value_heads"] * head_dim, hidden),
+        ),
         "blk.0.ffn_gate.weight": ("feed_forward_length", (values["intermediate_size"], hidden)),
     }
     for name, (key, shape) in wanted.items():
@@ -151,5 +173,6 @@ def _check_shapes(fields: Fields, values: dict[str, Any]) -> None:
     layers = {name.split(".")[1] for name in tensors if name.startswith("blk.")}
     if len(layers) != values["num_hidden_layers"]:
         raise fields.fault(
-            ".block_count", f"is {values['num_hidden_layers']}, but the file has tensors of {len(layers)} layers"
+            ".block_count",
+            f"is {values['num_hidden_layers']}, but the file has tensors of {len(layers)} layers",
         )
