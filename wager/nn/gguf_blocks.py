@@ -59,12 +59,20 @@ class GroupedWeight(NamedTuple):
         times = self.group // group
         return self.each(lambda part: part if part is self.codes else part.repeat_interleave(times, dim=1))
 
+    def with_offsets(self) -> GroupedWeight:
+        """Returns the same weight with offsets and, where its codes have 4 bits, with codes from 0 on."""
+        if self.offsets is not None:
+            return self
+        if self.bits == 4:
+            return self._replace(codes=self.codes + 8, offsets=self.scales * -8)
+        return self._replace(offsets=torch.zeros_like(self.scales))
+
 
 def join_grouped(weights: Sequence[GroupedWeight]) -> GroupedWeight:
     """Stacks weights along the outputs; weights of different forms get the widest one."""
     if len({(one.group, one.bits, one.offsets is None) for one in weights}) > 1:
         group = min(one.group for one in weights)
-        weights = [_with_offsets(one.regrouped(group)) for one in weights]
+        weights = [one.regrouped(group).with_offsets() for one in weights]
         bits = max(one.bits for one in weights)
         weights = [one._replace(bits=bits) for one in weights]
     first = weights[0]
@@ -79,15 +87,6 @@ def join_grouped(weights: Sequence[GroupedWeight]) -> GroupedWeight:
         offsets,
         first.bits,
     )
-
-
-def _with_offsets(weight: GroupedWeight) -> GroupedWeight:
-    """Returns the weight with offsets and, where its codes have 4 bits, with codes from 0 on."""
-    if weight.offsets is not None:
-        return weight
-    if weight.bits == 4:
-        return weight._replace(codes=weight.codes + 8, offsets=weight.scales * -8)
-    return weight._replace(offsets=torch.zeros_like(weight.scales))
 
 
 def decode_blocks(stored: Tensor, type_name: str, shape: tuple[int, int]) -> GroupedWeight:

@@ -16,7 +16,7 @@ from wager.nn.kernels.support import refusal
 from wager.nn.models import llama, mistral, qwen2, qwen3
 from wager.nn.models.decoder import Decoder, DecoderSpec
 from wager.nn.models.hf_config import pick_dtype
-from wager.nn.models.tensors import read_decoder, read_quant_decoder
+from wager.nn.models.tensors import read_decoder, read_narrow_decoder, read_quant_decoder
 from wager.nn.native.loader import PassOptions
 from wager.nn.weights import WeightReader, read_config
 
@@ -56,6 +56,8 @@ def load_target(
     spec = read_spec(values)
     reader = WeightReader(path, pick_dtype(dtype, values, str(device)), device)
     bits = options.quant_bits if options is not None else None
+    if bits is None and options is not None and options.keeps_narrow(reader.dtype, reader.device, layout):
+        return Decoder(spec, read_narrow_decoder(reader, spec), layout, options)
     if bits is None:
         return Decoder(spec, read_decoder(reader, spec), layout, options)
     check_dtype(reader.dtype)

@@ -19,6 +19,7 @@ from torch import Tensor
 from wager.kvcache.pool import KVPool, Place
 from wager.nn.batch import BlockBatch, BlockRow, PassBatch, PassRow
 from wager.nn.layers.decoder_layer import LayerWeights
+from wager.nn.narrow import AnyWeight, NarrowLayer
 from wager.nn.native.library import (
     ALL,
     ALL_BUT_CAUSAL_IN_WINDOWS,
@@ -67,7 +68,11 @@ class Stack:
     """The packed layers of a network."""
 
     def __init__(
-        self, library: Library, packer: Packer, shape: Shape, layers: Sequence[LayerWeights]
+        self,
+        library: Library,
+        packer: Packer,
+        shape: Shape,
+        layers: Sequence[LayerWeights | NarrowLayer],
     ) -> None:
         self.library, self.shape = library, shape
         self._packer = packer  # owns the memory of all weights
@@ -91,7 +96,7 @@ class Stack:
         self._scratch.run(call, self._net, byref(record))
 
 
-def _layer(packer: Packer, weights: LayerWeights, shape: Shape, window: int | None) -> Layer:
+def _layer(packer: Packer, weights: LayerWeights | NarrowLayer, shape: Shape, window: int | None) -> Layer:
     return Layer(
         packer.vector(weights.input_norm),
         None if weights.qk_norm is None else packer.vector(weights.qk_norm),
@@ -113,8 +118,8 @@ class Storage(NamedTuple):
 
 def make_packer(
     library: Library,
-    layers: Sequence[LayerWeights],
-    others: Sequence[Tensor],
+    layers: Sequence[LayerWeights | NarrowLayer],
+    others: Sequence[AnyWeight],
     head_dim: int,
     storage: Storage,
 ) -> Packer:
@@ -165,7 +170,7 @@ def _pool(pool: KVPool) -> Pool:
 class NativeHead:
     """The product of the head."""
 
-    def __init__(self, library: Library, packer: Packer, weight: Tensor) -> None:
+    def __init__(self, library: Library, packer: Packer, weight: AnyWeight) -> None:
         self._library, self._packer, self._size = library, packer, weight.shape[0]
         self._matrix = packer.matrix(weight)
         self._pointer, self._scratch = byref(self._matrix), Workspace()
