@@ -130,7 +130,7 @@ def load_reference(path: Path) -> Any:
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            tensor = stored[names.get_name(name, try_suffixes=(".weight", ".bias"))]
+            tensor = stored[str(names.get_name(name, try_suffixes=(".weight", ".bias")))]
             values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
             found = torch.from_numpy(values.astype("float32")).view(weight.shape)
             rows = heads.get(name.split(".")[-2], 0) if architecture == "llama" else 0

@@ -23,6 +23,7 @@ LEVELS = {
     "wager.server_config": 0,
     "wager.resolve": 0,
     "wager.pairs": 0,
+    "wager.fetched": 0,
     "wager.log": 0,
     "wager.cards": 0,
     "wager.gguf": 0,

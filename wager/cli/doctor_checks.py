@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wager.config import EngineConfig
 from wager.errors import WagerError, one_line
+from wager.fetched import fetched_path, is_fetched
 from wager.gguf.header import is_gguf
 from wager.pairs import find_pair, shipped_folder
 
@@ -114,6 +115,9 @@ def local_folder(name: str) -> Path | None:
     shipped = shipped_folder(name)
     if shipped is not None:
         return shipped if shipped.is_dir() else None
+    fetched = fetched_path(name)
+    if fetched is not None:
+        return fetched if is_fetched(name) else None
     path = Path(name).expanduser()
     if name and (path.is_dir() or is_gguf(path)):
         return path
@@ -232,6 +236,8 @@ def _has_cuda(config: EngineConfig) -> bool:
 def _missing_model(name: str) -> Finding:
     if shipped_folder(name) is not None:
         return Finding("model", "fail", f"{name} is part of Wager, but is missing in this installation")
+    if fetched_path(name) is not None:
+        return Finding("model", "fail", f"{name} is not on this machine yet: `wager fetch {name}` brings it")
     match = find_pair(name)
     if match is not None and "/" in name:
         detail = f"{name} is not on this machine yet; it is downloaded on first use"

@@ -40,7 +40,7 @@ def _no_drafter(requested: str, model: str) -> Finding:
     if requested != "auto":
         return Finding("drafter", "fail", f"{requested} is not on this machine", "requested")
     match = find_pair(model)
-    if match is None:
+    if match is None or match.pair.drafter in BUILT_IN:
         return Finding("drafter", "ok", "lookup: no trained drafter is known for this target", "auto")
     detail = f"{match.pair.drafter} is published, but not on this machine; lookup is used without it"
     return Finding("drafter", "warn", detail, "auto")

@@ -23,6 +23,7 @@ from wager.engine.engine import Engine, Parts
 from wager.engine.native_passes import pass_notes, try_native_passes, use_idle_moment, wait_for_native_passes
 from wager.engine.scheduler import Memory, Scheduler
 from wager.errors import CapacityError, ModelError
+from wager.fetched import fetched_path, is_fetched
 from wager.gguf.header import is_gguf
 from wager.kvcache.pages import PageAllocator
 from wager.kvcache.prefix import PrefixIndex
@@ -32,7 +33,7 @@ from wager.nn.models import load_target
 from wager.nn.models.decoder import Decoder
 from wager.nn.native.loader import PassOptions
 from wager.nn.noise import NoiseSource
-from wager.pairs import drafter_beside, find_pair, shipped_folder
+from wager.pairs import BUILT_IN, drafter_beside, find_pair, shipped_folder
 from wager.policy import Controller, CostModel, Experience, Ledger
 from wager.policy.names import settings_from
 from wager.target import TargetRunner
@@ -112,13 +113,13 @@ def pass_options_of(config: EngineConfig, device: object) -> PassOptions:
 
 
 def find_folder(model: str) -> Path:
-    """Returns the place of a model: one that ships, a local folder or GGUF file, or the hub's cache."""
+    """Returns the place of a model: shipped or fetched, a local folder or GGUF file, or the hub's cache."""
     if not model:
         raise ModelError("no model given: name a folder, a GGUF file or a hub repository")
     shipped = shipped_folder(model)
     if shipped is not None and not shipped.is_dir():
         raise ModelError(f"{model}: ships with Wager, but is not in this installation")
-    path = shipped or Path(model).expanduser()
+    path = shipped or _fetched(model) or Path(model).expanduser()
     if path.is_dir() or is_gguf(path):
         return path
     if path.exists() or model.startswith((".", "/", "~")) or model.count("/") != 1:
@@ -130,6 +131,14 @@ def find_folder(model: str) -> Path:
         return Path(snapshot_download(model, allow_patterns=patterns))
     except Exception as error:
         raise ModelError(f"{model}: neither a local folder nor available from the hub ({error})") from error
+
+
+def _fetched(model: str) -> Path | None:
+    """Returns the file of a fetchable model, None for any other name; raises ModelError if it is missing."""
+    path = fetched_path(model)
+    if path is not None and not is_fetched(model):
+        raise ModelError(f"{model} is not on this machine yet: `wager fetch {model}` brings it")
+    return path
 
 
 def load_tokenizer(folder: Path, decoder: Decoder) -> Tokenizer | None:
@@ -167,6 +176,8 @@ def pick_drafter(asked: str, model: str, folder: Path) -> Found:
     match = find_pair(model)
     if match is not None:
         pair = match.pair
+        if pair.drafter in BUILT_IN:
+            return Found(pair.drafter, f"no drafter is trained for {pair.target} yet")
         try:
             return Found(str(find_folder(pair.drafter)), f"the known partner of {pair.target}")
         except ModelError as error:
