@@ -26,9 +26,11 @@ class Fields:
 
     def get(self, name: str) -> Any:
         """Returns a value, or None if the file does not have it."""
+        self.header.used.add(self.key(name))
         return self.header.metadata.get(self.key(name))
 
     def __contains__(self, name: str) -> bool:
+        self.header.used.add(self.key(name))
         return self.key(name) in self.header.metadata
 
     def fault(self, name: str, detail: str) -> ModelError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -49,6 +49,8 @@ class Header:
     version: int
     metadata: Mapping[str, Any]
     tensors: Mapping[str, TensorEntry]
+    used: set[str] = field(default_factory=set, compare=False)
+    """The metadata keys that have been read so far, by whoever reads this header."""
 
     @property
     def architecture(self) -> str:

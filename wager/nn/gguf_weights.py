@@ -37,6 +37,7 @@ class GGUFStore:
         self._heads = {} if architecture in STYLE_OF_DRAFTER else permuted_heads(self.header, config)
         used = [one for one in self.header.tensors.values() if one.name != FACTORS]
         self._entries = {style.to_published(one.name) or one.name: one for one in used}
+        self._published = {found for one in used if (found := style.to_published(one.name)) is not None}
         with path.open("rb") as file:
             # NOTE: The mapping is private and writable because torch warns about memory that is not.
             self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
@@ -52,6 +53,16 @@ class GGUFStore:
 
     def place(self, name: str) -> str:
         return self.header.path.name
+
+    def type_name(self, name: str) -> str:
+        return self._entries[name].type.name
+
+    def num_bytes(self, name: str) -> int:
+        return self._entries[name].num_bytes
+
+    def is_published(self, name: str) -> bool:
+        """Whether a tensor has a published name; others are not part of any model that Wager knows."""
+        return name in self._published
 
     def entry(self, name: str) -> TensorEntry:
         """Returns the table's entry of a tensor."""

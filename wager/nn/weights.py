@@ -77,6 +77,14 @@ class TensorStore(Protocol):
         """Returns the name of the file that has the tensor."""
         ...
 
+    def type_name(self, name: str) -> str:
+        """Returns the name of the type in which a tensor is stored."""
+        ...
+
+    def num_bytes(self, name: str) -> int:
+        """Returns the size of a tensor in its file."""
+        ...
+
 
 class SafetensorsStore:
     """The safetensors files of a model folder."""
@@ -126,6 +134,15 @@ class SafetensorsStore:
     def place(self, name: str) -> str:
         return self._home[name]
 
+    def type_name(self, name: str) -> str:
+        return str(self._files[self._home[name]].get_slice(name).get_dtype())
+
+    def num_bytes(self, name: str) -> int:
+        bits = int(
+            "".join(letter for letter in self.type_name(name).partition("_")[0] if letter.isdigit()) or 8
+        )
+        return torch.Size(self.shape(name)).numel() * bits // 8
+
 
 class WeightReader:
     """The tensors of a model folder or a GGUF file by name."""
@@ -157,6 +174,20 @@ class WeightReader:
             raise WeightsError(f"holds NaN or infinite values (in {self._store.place(name)})", name)
         self._taken.add(name)
         return tensor
+
+    def names(self) -> list[str]:
+        """Returns the names of all tensors."""
+        return self._store.names()
+
+    def type_name(self, name: str) -> str:
+        """Returns the name of the type in which a tensor is stored, such as F32 or Q4_K."""
+        self._find(name)
+        return self._store.type_name(name)
+
+    def num_bytes(self, name: str) -> int:
+        """Returns the size of a tensor in its file."""
+        self._find(name)
+        return self._store.num_bytes(name)
 
     def joined(self, names: Iterable[str], shapes: Iterable[Sequence[int]]) -> Tensor:
         """Returns several matrices or biases, stacked along the output dimension."""

@@ -241,5 +241,6 @@ def chat_templates(header: Header) -> dict[str, str]:
             continue
         if not isinstance(text, str):
             raise ModelError(f"{header.path.name}: the metadata key {name} is not a text")
+        header.used.add(name)
         found["default" if name == key else name.removeprefix(key + ".")] = text
     return found

@@ -65,6 +65,30 @@ def _head(reader: WeightReader, spec: DecoderSpec, embedding: Tensor) -> Tensor:
     return reader.get("lm_head.weight", (spec.vocab_size, spec.hidden_size))
 
 
+def decoder_shapes(spec: DecoderSpec) -> dict[str, tuple[int, ...]]:
+    """Returns the published names of a decoder's tensors with their shapes."""
+    words = (spec.vocab_size, spec.hidden_size)
+    found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": words}
+    for index in range(spec.num_layers):
+        found |= layer_shapes(spec, f"model.layers.{index}.")
+    found["model.norm.weight"] = (spec.hidden_size,)
+    return found if spec.tie_embeddings else found | {"lm_head.weight": words}
+
+
+def layer_shapes(spec: DecoderSpec | DFlashSpec, prefix: str) -> dict[str, tuple[int, ...]]:
+    """Returns the published names of a layer's tensors with their shapes."""
+    norms = {"input_layernorm": spec.hidden_size, "post_attention_layernorm": spec.hidden_size}
+    if spec.qk_norm:
+        norms |= {"self_attn.q_norm": spec.head_dim, "self_attn.k_norm": spec.head_dim}
+    found: dict[str, tuple[int, ...]] = {f"{prefix}{name}.weight": (size,) for name, size in norms.items()}
+    for part in _layer_parts(spec).values():
+        for name, size in part.sizes.items():
+            found[f"{prefix}{name}.weight"] = (size, part.inner)
+            if part.bias:
+                found[f"{prefix}{name}.bias"] = (size,)
+    return found
+
+
 def read_layer(reader: WeightReader, prefix: str, spec: DecoderSpec | DFlashSpec) -> LayerWeights:
     """Returns one layer with q, k, v joined and gate, up joined."""
     hidden, parts = spec.hidden_size, _layer_parts(spec)
