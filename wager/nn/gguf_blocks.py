@@ -49,6 +49,10 @@ class GroupedWeight(NamedTuple):
             groups.add_(self.offsets[..., None])
         return groups.view(self.shape)
 
+    def rows(self, ids: Tensor) -> Tensor:
+        """Returns rows of the float32 weight; raises IndexError for a row that does not exist."""
+        return self.each(lambda part: part.index_select(0, ids)).weight
+
     def each(self, change: Callable[[Tensor], Tensor]) -> GroupedWeight:
         """Applies a change of rows to codes, scales and offsets."""
         offsets = None if self.offsets is None else change(self.offsets)

@@ -1,7 +1,8 @@
 """A decoder whose matrices keep the quantised form of their file, for native passes.
 
-A matrix that its file does not quantise stays a plain tensor; so do the embedding, norms and biases. Native
-passes multiply the narrow form; plain torch gets the same weights dequantised by `widened`.
+A matrix that its file does not quantise stays a plain tensor; so do norms and biases. Native passes multiply
+the narrow form, and only the embeddings of the tokens of a pass are dequantised. Plain torch gets the same
+weights dequantised by `widened`.
 """
 
 from __future__ import annotations
@@ -60,9 +61,9 @@ class NarrowLayer(NamedTuple):
 
 
 class NarrowDecoder(NamedTuple):
-    """All tensors of a decoder; a tied head is the narrow form of the embedding."""
+    """All tensors of a decoder; a tied head is the embedding."""
 
-    embedding: Tensor
+    embedding: AnyWeight
     layers: Sequence[NarrowLayer]
     norm: Tensor
     head: AnyWeight

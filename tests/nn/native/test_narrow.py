@@ -8,6 +8,7 @@ import torch
 from tests.gguf.files import save_gguf
 from tests.nn.test_gguf_weights import mixed
 from tests.nn.test_parity import Row
+from wager.errors import InputError
 from wager.nn.models import load_target
 from wager.nn.models.decoder import Decoder
 from wager.nn.native.library import Library
@@ -70,3 +71,20 @@ def test_int8_and_full_are_what_they_say(tmp_path: Path, ready: Library) -> None
     path = make(tmp_path / "a.gguf", "Q4_1")
     assert "int8" in str(load_target(path, options=PassOptions("on", "int8")).layout)
     assert "float32" in str(load_target(path, options=WIDE).layout)
+
+
+@pytest.mark.parametrize("token", [-1, 97, 10**6])
+def test_a_token_outside_the_vocabulary_is_refused(token: int, tmp_path: Path, ready: Library) -> None:
+    path = make(tmp_path / "a.gguf", "Q8_0")
+    narrow, wide = load_target(path, options=NARROW), load_target(path, options=WIDE)
+    for decoder in (narrow, wide):
+        with pytest.raises(InputError, match="token id outside the vocabulary"):
+            Row(decoder, PAGES).feed(torch.tensor([1, token]))
+
+
+def test_embeddings_are_dequantised_when_they_are_needed(tmp_path: Path, ready: Library) -> None:
+    path = make(tmp_path / "a.gguf", "mixed")
+    narrow, wide = load_target(path, options=NARROW), load_target(path, options=WIDE)
+    ids = torch.tensor([0, 96, 3, 3])
+    assert torch.equal(narrow.embed(ids), wide.embed(ids))
+    assert torch.equal(narrow.embedding, wide.embedding)

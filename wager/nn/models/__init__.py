@@ -18,6 +18,7 @@ from wager.nn.models.decoder import Decoder, DecoderSpec
 from wager.nn.models.hf_config import pick_dtype
 from wager.nn.models.tensors import read_decoder, read_narrow_decoder, read_quant_decoder
 from wager.nn.native.loader import PassOptions
+from wager.nn.native.pack import return_freed_memory
 from wager.nn.weights import WeightReader, read_config
 
 MODEL_TYPES: dict[str, Callable[[Mapping[str, Any]], DecoderSpec]] = {
@@ -56,10 +57,12 @@ def load_target(
     spec = read_spec(values)
     reader = WeightReader(path, pick_dtype(dtype, values, str(device)), device)
     bits = options.quant_bits if options is not None else None
-    if bits is None and options is not None and options.keeps_narrow(reader.dtype, reader.device, layout):
-        return Decoder(spec, read_narrow_decoder(reader, spec), layout, options)
     if bits is None:
-        return Decoder(spec, read_decoder(reader, spec), layout, options)
+        keeps_narrow = options is not None and options.keeps_narrow(reader.dtype, reader.device, layout)
+        read = read_narrow_decoder if keeps_narrow else read_decoder
+        decoder = Decoder(spec, read(reader, spec), layout, options)
+        return_freed_memory()
+        return decoder
     check_dtype(reader.dtype)
     reason = refusal(spec, reader.dtype, spec.vocab_size)
     if reason:

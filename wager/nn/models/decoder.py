@@ -134,12 +134,10 @@ class Decoder:
         native passes multiply it as it is.
         """
         self.spec = spec
-        self.dtype, self.device = weights.embedding.dtype, weights.embedding.device
-        self.embedding = weights.embedding
+        self.dtype, self.device = weights.norm.dtype, weights.norm.device
+        self._embedding = weights.embedding
         self.rotary = Rotary(spec.rope, self.dtype, self.device)
-        self.native_loader = NativeLoader(
-            options or PassOptions(), layout, weights.embedding, weights.num_bytes
-        )
+        self.native_loader = NativeLoader(options or PassOptions(), layout, weights.norm, weights.num_bytes)
         self.layout: Layout | str = ""
         self.layers: list[DecoderLayer] = []
         self.head: Callable[[Tensor], Tensor]
@@ -216,9 +214,16 @@ class Decoder:
             spec.num_layers, num_pages, page_size, spec.num_kv_heads, spec.head_dim, self.dtype, self.device
         )
 
+    @property
+    def embedding(self) -> Tensor:
+        """The embeddings of all tokens [vocab, hidden]; a narrow embedding is dequantised for every call."""
+        return dense(self._embedding)
+
     def embed(self, token_ids: Tensor) -> Tensor:
         """Maps token ids [tokens] to embeddings [tokens, hidden]."""
-        return F.embedding(token_ids, self.embedding)
+        if isinstance(self._embedding, Tensor):
+            return F.embedding(token_ids, self._embedding)
+        return self._embedding.rows(token_ids)
 
     def forward(self, batch: PassBatch, pool: KVPool, feature_layers: Sequence[int] = ()) -> PassOutput:
         """Runs all layers over the batch and writes its K/V to the pool.

@@ -36,12 +36,14 @@ def read_quant_decoder(reader: WeightReader, spec: DecoderSpec, quantisation: Qu
 
 def read_narrow_decoder(reader: WeightReader, spec: DecoderSpec) -> NarrowDecoder:
     """Returns all tensors; matrices that the file quantises keep their narrow form."""
-    embedding = _embedding(reader, spec)
+    words = (spec.vocab_size, spec.hidden_size)
+    narrow = reader.grouped(["model.embed_tokens.weight"], [words])
+    embedding = _embedding(reader, spec) if narrow is None else narrow
     layers = [_read_narrow_layer(reader, f"model.layers.{index}.", spec) for index in range(spec.num_layers)]
-    norm, shape = _norm(reader, spec), (spec.vocab_size, spec.hidden_size)
-    name = "model.embed_tokens.weight" if spec.tie_embeddings else "lm_head.weight"
-    narrow = reader.grouped([name], [shape])
-    head = _head(reader, spec, embedding) if narrow is None else narrow
+    norm, head = _norm(reader, spec), embedding
+    if not spec.tie_embeddings:
+        narrow = reader.grouped(["lm_head.weight"], [words])
+        head = reader.get("lm_head.weight", words) if narrow is None else narrow
     reader.leftovers()
     return NarrowDecoder(embedding, layers, norm, head)
 

@@ -8,7 +8,9 @@ module knows no model; passes.py uses it.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import os
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -93,6 +95,13 @@ def _memory(num_bytes: int) -> mmap.mmap:
     memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
+
+
+def return_freed_memory() -> None:
+    """Gives memory that loading needed for a moment back to the system, where the C library keeps it."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(0)
 
 
 class Packer:

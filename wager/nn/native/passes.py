@@ -199,10 +199,13 @@ class Heads(NamedTuple):
 class NativeDecoder:
     """All layers of a decoder, and its heads."""
 
-    def __init__(self, stack: Stack, norm: int, embedding: Tensor, heads: Heads, rotary: Rotary) -> None:
+    def __init__(self, stack: Stack, norm: int, embedding: AnyWeight, heads: Heads, rotary: Rotary) -> None:
+        """Prepares the passes; the library looks up a plain embedding itself."""
         self._stack, self._rotary, self.heads = stack, rotary, heads
         self._embedding = embedding
-        stack.net.norm, stack.net.embedding = norm, embedding.data_ptr()
+        stack.net.norm = norm
+        if isinstance(embedding, Tensor):
+            stack.net.embedding = embedding.data_ptr()
         stack.net.vocab = embedding.shape[0]
 
     def forward(
@@ -218,11 +221,12 @@ class NativeDecoder:
         turns = self._rotary.table(max(row.kv_len for row in batch.rows))
         taps = np.array(feature_layers, np.int64)
         token_ids, positions, slots = _plain(batch.token_ids), _plain(batch.positions), _plain(batch.slots)
+        embeddings = self._embeddings(token_ids)
         record = Pass(
             count,
             len(batch.rows),
             token_ids.data_ptr(),
-            None,
+            None if embeddings is None else embeddings.data_ptr(),
             positions.data_ptr(),
             slots.data_ptr(),
             turns.data_ptr(),
@@ -237,6 +241,16 @@ class NativeDecoder:
         )
         self._stack.run(self._stack.library.run_pass, record)
         return out, features
+
+    def _embeddings(self, token_ids: Tensor) -> Tensor | None:
+        """Returns the tokens' embeddings if the embedding is narrow; raises InputError for a wrong id."""
+        if isinstance(self._embedding, Tensor):
+            return None
+        try:
+            return self._embedding.rows(token_ids)
+        except IndexError:
+            raise_refusal(-1)
+            raise
 
 
 class NativeDFlash:

@@ -167,7 +167,7 @@ static void tile_bytes(const Matrix& w, int64_t panel, const Rows& rows, int64_t
             store(out + m * PANEL + v * LANES, sums[m][v]);
 }
 
-// The same for quantised weights. Scales and offsets take registers too, so these tiles are lower.
+// The same for quantised weights.
 template <class Source, int ROWS, int SIDE>
 static void tile_codes(const Matrix& w, int64_t panel, const Rows& rows, int64_t first, int64_t ahead, float* out) {
     constexpr int STEP = Source::STEP, VECS = 2 * SIDE, PARTS = Source::OFFSET ? 2 : 1;
@@ -231,9 +231,9 @@ static TileFunction byte_tile(int rows, std::integer_sequence<int, R...>) {
 template <int N>
 using Up = std::make_integer_sequence<int, N>;
 
-constexpr int CODE_ROWS = TILE_ROWS - 2, PAIRED_CODE_ROWS = TILE_ROWS / 4;
+constexpr int PAIRED_CODE_ROWS = TILE_ROWS / 4;
 
-INLINE int tile_rows(int64_t kind) { return kind == BYTES ? TILE_ROWS / 3 : kind >= NIBBLES ? CODE_ROWS : TILE_ROWS; }
+INLINE int tile_rows(int64_t kind) { return kind == BYTES ? TILE_ROWS / 3 : TILE_ROWS; }
 
 // Panels side by side. A few rows leave registers free, and two panels keep the adders busy while sums wait for
 // themselves; with fewer rows still, memory is the limit, and one panel is one stream to read.
@@ -245,7 +245,7 @@ INLINE int panels_at_once(int64_t kind, int rows) {
 
 template <class Source>
 static TileFunction codes_for(int rows, int side) {
-    return side == 2 ? code_tile<Source, 2>(rows, Up<PAIRED_CODE_ROWS>{}) : code_tile<Source, 1>(rows, Up<CODE_ROWS>{});
+    return side == 2 ? code_tile<Source, 2>(rows, Up<PAIRED_CODE_ROWS>{}) : code_tile<Source, 1>(rows, Up<TILE_ROWS>{});
 }
 
 static TileFunction tile_for(int64_t kind, int rows, int side) {
