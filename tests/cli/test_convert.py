@@ -53,6 +53,14 @@ def test_the_vocabulary_is_copied_from_the_target(tmp_path: Path, capsys: pytest
     assert "vocabulary" not in capsys.readouterr().err
 
 
+def copy_words(path: Path, writer: object) -> None:
+    """Adds the vocabulary of another file."""
+    kinds = {str: "add_string", bool: "add_bool", int: "add_uint32", list: "add_array"}
+    for name, value in read_header(path).metadata.items():
+        if name.startswith("tokenizer."):
+            getattr(writer, kinds[type(value)])(name, value)
+
+
 def test_a_target_brings_its_tokenizer(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
@@ -61,11 +69,7 @@ def test_a_target_brings_its_tokenizer(tmp_path: Path) -> None:
     def change(writer: object) -> None:
         other = tmp_path / "words.gguf"
         save_words(other, made, "gpt2", "smollm", add_chat_template=TEMPLATE, add_add_bos_token=False)
-        for name, value in read_header(other).metadata.items():
-            if name.startswith("tokenizer."):
-                add = "add_array" if isinstance(value, list) else None
-                kinds = {str: "add_string", bool: "add_bool", int: "add_uint32"}
-                getattr(writer, add or kinds[type(value)])(name, value)
+        copy_words(other, writer)
 
     save_gguf(tmp_path / "a.gguf", "llama", "Q4_0", change, vocab_size=made.get_vocab_size() + 1)
     assert main.exit_status(["convert", str(tmp_path / "a.gguf"), str(tmp_path / "out")]) == 0
@@ -111,3 +115,31 @@ def test_a_failed_conversion_leaves_nothing(tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "a.gguf").write_bytes(whole[: entry.start + 8])
     assert main.exit_status(["convert", str(tmp_path / "a.gguf"), str(tmp_path / "out")]) == 2
     assert "truncated" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "user"),
+    [
+        (["train", "--model", "{}", "--corpus", "{}", "--out", "{}-out"], "training"),
+        (["grow", "{}-out", "--model", "{}"], "growing"),
+        (
+            ["bench", "--model", "{}", "--peers", "transformers", "--limit", "1", "--max-tokens", "2"],
+            "transformers",
+        ),
+    ],
+)
+def test_what_reads_folders_only_names_the_conversion(
+    command: list[str], user: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "words.gguf"
+    made = byte_level("smollm")
+
+    def change(writer: object) -> None:
+        save_words(tmp_path / "w.gguf", made, "gpt2", "smollm", add_add_bos_token=False)
+        copy_words(tmp_path / "w.gguf", writer)
+
+    save_gguf(path, "llama", "Q4_0", change, vocab_size=made.get_vocab_size() + 1)
+    assert main.exit_status([word.format(path) for word in command]) == 2
+    assert (
+        f"{user} needs a model folder: `wager convert words.gguf FOLDER` makes one" in capsys.readouterr().err
+    )

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from wager.errors import ModelError, WeightsError
 from wager.gguf.types import BY_NUMBER, TensorType
 
-__all__ = ["ALIGNMENT", "MAGIC", "Header", "TensorEntry", "is_gguf", "read_header"]
+__all__ = ["ALIGNMENT", "MAGIC", "Header", "TensorEntry", "is_gguf", "read_header", "require_folder"]
 
 MAGIC = b"GGUF"
 ALIGNMENT = 32
@@ -73,6 +73,12 @@ def is_gguf(path: str | Path) -> bool:
             return file.read(len(MAGIC)) == MAGIC
     except OSError:
         return False
+
+
+def require_folder(path: Path, user: str) -> None:
+    """Raises ModelError if a path is a GGUF file, for what only reads model folders; `user` names it."""
+    if is_gguf(path):
+        raise ModelError(f"{user} needs a model folder: `wager convert {path.name} FOLDER` makes one")
 
 
 def read_header(path: str | Path) -> Header:
