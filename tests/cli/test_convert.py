@@ -77,7 +77,7 @@ def test_a_target_brings_its_tokenizer(tmp_path: Path) -> None:
     theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
     for text in ("The fox, 12345 it's", "<|im_start|>Hi<|im_end|>"):
         assert file.encode(text) == folder.encode(text) == theirs.encode(text)
-    assert file.eos_ids == folder.eos_ids == (2,)
+    assert file.eos_ids == folder.eos_ids == (2, 0)
     chat = [{"role": "user", "content": "Hi"}]
     templates = [ChatTemplate.from_folder(tmp_path / name) for name in ("a.gguf", "out")]
     assert all(one is not None for one in templates)

@@ -1,6 +1,7 @@
 """Targets from GGUF files against transformers on the same dequantised weights."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,6 +37,20 @@ def test_scores_are_those_of_transformers(model_type: str, kind: str, tmp_path: 
     assert float(wanted.abs().max()) > 1.0
 
 
+def test_a_window_makes_mistral_of_llama(tmp_path: Path) -> None:
+    def change(writer: Any) -> None:
+        writer.add_tokenizer_model("no_vocab")
+        writer.add_sliding_window(6)
+
+    model = save_gguf(tmp_path / "a.gguf", "mistral", "Q4_0", change, sliding_window=6)
+    decoder = load_target(tmp_path / "a.gguf", torch.float32, layout="out_in")
+    assert decoder.spec.model_type == "mistral" and decoder.spec.windows == (6, 6)
+    ids = torch.randint(0, 97, (23,), generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        found, wanted = Row(decoder, [3, 1, 7, 5, 2, 9]).feed(ids), model(ids[None]).logits[0]
+    assert float((found - wanted).abs().max()) < 1e-4
+
+
 def test_a_tied_head_is_the_embedding(tmp_path: Path) -> None:
     save_gguf(tmp_path / "a.gguf", "llama", "Q4_0", tie_word_embeddings=True)
     decoder = load_target(tmp_path / "a.gguf", torch.float32, layout="out_in")
@@ -44,7 +59,7 @@ def test_a_tied_head_is_the_embedding(tmp_path: Path) -> None:
 
 
 def test_tensors_without_a_use_are_listed(tmp_path: Path) -> None:
-    def change(writer) -> None:
+    def change(writer: Any) -> None:
         writer.add_tensor("something.else", np.ones(3, np.float32))
 
     save_gguf(tmp_path / "a.gguf", "qwen3", "Q8_0", change)

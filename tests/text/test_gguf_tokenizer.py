@@ -109,6 +109,7 @@ def test_a_byte_level_vocabulary_is_the_one_it_was_made_of(pre: str, tmp_path: P
         assert found.decode(found.encode(text), skip_special=False) == text
     assert found.special_tokens == {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"}
     assert found.special_ids == {0, 1, 2} and found.joins_bytes
+    assert found.eos_ids == (2, 0)  # the one that the file names, then <|endoftext|>
     assert found.vocab_size == made.get_vocab_size()  # without the padding row
 
 

@@ -12,6 +12,7 @@ from wager.errors import ModelError
 from wager.gguf.fields import Fields
 from wager.gguf.header import Header
 from wager.gguf.rope import DEFAULT_THETA, read_rope
+from wager.gguf.token_kinds import CONTROL
 
 __all__ = ["TARGET_ARCHITECTURES", "end_ids", "permuted_heads", "target_config"]
 
@@ -112,11 +113,32 @@ def _words(fields: Fields) -> dict[str, Any]:
 
 
 def end_ids(header: Header) -> tuple[int, ...]:
-    """Returns the ids that end a text, as the vocabulary of a file names them."""
+    """Returns the ids that end a text: those that a file names, then control tokens with the usual texts.
+
+    Like llama.cpp: many files name only one of the tokens with which their model ends an answer.
+    """
     fields = Fields(header, "")
-    return tuple(dict.fromkeys(fields.token(key) for key in _END_KEYS if key in fields))
+    named = [fields.token(key) for key in _END_KEYS if key in fields]
+    texts, kinds = (fields.get(f"tokenizer.ggml.{key}") or [] for key in ("tokens", "token_type"))
+    usual = [
+        index
+        for index, (text, kind) in enumerate(zip(texts, kinds, strict=False))
+        if kind == CONTROL and text in _END_TEXTS
+    ]
+    return tuple(dict.fromkeys([*named, *usual]))
 
 
+_END_TEXTS = frozenset(
+    (
+        "</s>",
+        "<|endoftext|>",
+        "<|im_end|>",
+        "<|end_of_text|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<｜end▁of▁sentence｜>",
+    )
+)
 _END_KEYS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 _BOS_KEY = "tokenizer.ggml.bos_token_id"
 
