@@ -12,7 +12,9 @@ from tests.text.test_gguf_tokenizer import TEMPLATE, byte_level, save_words
 from wager.cli import main
 from wager.gguf.header import read_header
 from wager.nn.models.dflash import load_drafter
+from wager.pairs import DEMO_FOLDER
 from wager.text.chat import ChatTemplate
+from wager.text.gguf_tokenizer import name_of_split
 from wager.text.tokenizer import Tokenizer
 
 
@@ -51,6 +53,25 @@ def test_the_vocabulary_is_copied_from_the_target(tmp_path: Path, capsys: pytest
     assert words and {name: own[name] for name in words} == words
     assert own["tokenizer.ggml.mask_token_id"] == 96
     assert "vocabulary" not in capsys.readouterr().err
+
+
+def test_the_vocabulary_of_a_folder_is_written(tmp_path: Path) -> None:
+    demo = DEMO_FOLDER / "target"
+    command = ["convert", "demo/drafter", str(tmp_path / "a.gguf"), "--target", "demo"]
+    assert main.exit_status(command) == 0
+    found, wanted = Tokenizer.from_folder(tmp_path / "a.gguf"), Tokenizer.from_folder(demo)
+    for text in ("The fox, 12345 it's naïve 日本\n\n", "<|user|>Hi<|end|><think>", "def f(x):\n    return x"):
+        assert found.encode(text) == wanted.encode(text)
+    template = ChatTemplate.from_folder(tmp_path / "a.gguf")
+    own = ChatTemplate.from_folder(demo)
+    assert template is not None and own is not None and template.sources == own.sources
+    fields = {name: one.contents() for name, one in gguf.GGUFReader(tmp_path / "a.gguf").fields.items()}
+    assert fields["tokenizer.ggml.pre"] == "smollm" and fields["tokenizer.ggml.mask_token_id"] == 8
+
+
+@pytest.mark.parametrize("pre", ["gpt-2", "qwen2", "llama-bpe"])
+def test_a_split_keeps_its_name(pre: str) -> None:
+    assert name_of_split(byte_level(pre)) == pre
 
 
 def copy_words(path: Path, writer: object) -> None:
@@ -97,7 +118,7 @@ def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
             [drafter, str(tmp_path / "b.gguf"), "--form", "q4_0"],
             "form = 'q4_0': expected one of bf16, f16, q8_0",
         ),
-        ([drafter, str(tmp_path / "b.gguf"), "--target", drafter], "is not a GGUF file"),
+        ([drafter, str(tmp_path / "b.gguf"), "--target", drafter], "has no vocabulary that could be copied"),
         ([drafter, str(tmp_path / "b.gguf"), "--target", file], "has no vocabulary that could be copied"),
         ([file, str(tmp_path / "full")], "exists already and is not an empty folder"),
         ([file, str(tmp_path / "out"), "--form", "bf16"], "form: applies to GGUF files that are written"),

@@ -75,6 +75,7 @@ def test_a_fault_does_not_hide_the_rest(tmp_path: Path, capsys: Capture) -> None
     found = look(capsys, tmp_path / "b.gguf", status=2)
     assert "not a GGUF file: it has only 4 bytes" in found["file"][1]
     assert main.exit_status(["inspect", str(tmp_path / "nowhere")]) == 2
+    assert "neither a GGUF file nor a model folder" in capsys.readouterr().err
 
 
 def test_an_unreadable_type_is_a_fault(tmp_path: Path, capsys: Capture) -> None:

@@ -11,12 +11,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from wager.errors import InputError
-from wager.gguf.header import Header, is_gguf, read_header
+from wager.gguf.header import is_gguf
 
 _FORMS = "bf16, f16 or q8_0"
 
@@ -31,7 +31,7 @@ def convert(
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option(metavar="FILE.gguf", help="Copy the vocabulary of this target, which llama.cpp needs."),
+        typer.Option(metavar="MODEL", help="Add the vocabulary of this target, which llama.cpp needs."),
     ] = None,
 ) -> None:
     """Convert a drafter's folder to a GGUF file, or a GGUF file to a folder.
@@ -50,14 +50,14 @@ def convert(
         _to_gguf(place, _new_file(out), form or "bf16", None if target is None else _vocabulary(target))
 
 
-def _to_gguf(folder: Path, out: Path, form: str, vocabulary: Header | None) -> None:
+def _to_gguf(folder: Path, out: Path, form: str, vocabulary: dict[str, Any] | None) -> None:
     from wager.nn.gguf_convert import drafter_to_gguf
 
     done = drafter_to_gguf(folder, out, form, vocabulary)
     typer.echo(f"Wrote {done.path}: {done.num_tensors} tensors, {done.path.stat().st_size / 1e6:.1f} MB")
     _tell_unused(done.unused)
     if vocabulary is None:
-        print("wager: the file has no vocabulary; llama.cpp needs one: --target FILE.gguf", file=sys.stderr)
+        print("wager: the file has no vocabulary; llama.cpp needs one: --target MODEL", file=sys.stderr)
 
 
 def _to_folder(path: Path, out: Path) -> None:
@@ -96,13 +96,11 @@ def _refuse_options(**options: str | None) -> None:
             raise InputError("applies to GGUF files that are written, not to folders", name)
 
 
-def _vocabulary(target: str) -> Header:
+def _vocabulary(target: str) -> dict[str, Any]:
     from wager.engine.assemble import find_folder
+    from wager.text.gguf_words import vocabulary_keys
 
-    place = find_folder(target)
-    if not is_gguf(place):
-        raise InputError(f"{target} is not a GGUF file; a vocabulary can only be copied from one", "target")
-    return read_header(place)
+    return vocabulary_keys(find_folder(target))
 
 
 def _new_file(out: Path) -> Path:

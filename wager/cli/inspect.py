@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wager.cli.doctor_checks import Finding, run_check
+from wager.cli.doctor_checks import Finding, local_folder, run_check
+from wager.errors import InputError
+from wager.fetched import fetched_path
 from wager.gguf.header import is_gguf, read_header
 
 if TYPE_CHECKING:
@@ -47,9 +49,7 @@ def inspect(
 
     The exit status is 0 if the model can be used, and 2 if it cannot or does not fit the target.
     """
-    from wager.engine.assemble import find_folder
-
-    findings = list(_findings(find_folder(path), None if target is None else find_folder(target)))
+    findings = list(_findings(_place(path, "path"), None if target is None else _place(target, "target")))
     if as_json:
         typer.echo(json.dumps([one._asdict() for one in findings], indent=1, ensure_ascii=False))
     else:
@@ -57,6 +57,15 @@ def inspect(
         for one in findings:
             typer.echo(f"{one.status:<4}  {one.name:<{width}}  {one.detail}".rstrip())
     raise typer.Exit(2 if any(one.status == "fail" for one in findings) else 0)
+
+
+def _place(name: str, option: str) -> Path:
+    """Returns the place of a model on this machine; nothing is downloaded."""
+    found = local_folder(name)
+    if found is None:
+        hint = f": `wager fetch {name}` brings it" if fetched_path(name) is not None else ""
+        raise InputError(f"{name} is neither a GGUF file nor a model folder on this machine{hint}", option)
+    return found
 
 
 def _findings(path: Path, target: Path | None) -> Iterator[Finding]:

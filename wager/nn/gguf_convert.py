@@ -18,7 +18,6 @@ from torch import Tensor
 
 from wager.errors import ConfigError, InputError, WeightsError
 from wager.gguf.drafter_config import drafter_metadata
-from wager.gguf.header import Header
 from wager.gguf.names import DRAFTER_STYLES
 from wager.gguf.types import BY_NUMBER, TensorType
 from wager.gguf.writer import NewTensor, write_gguf
@@ -48,10 +47,12 @@ class Converted(NamedTuple):
     """Tensors of the source that the model does not use; they were left out."""
 
 
-def drafter_to_gguf(folder: Path, out: Path, form: str, vocabulary: Header | None = None) -> Converted:
+def drafter_to_gguf(
+    folder: Path, out: Path, form: str, vocabulary: Mapping[str, Any] | None = None
+) -> Converted:
     """Writes a block drafter's folder as a GGUF file with the names of llama.cpp.
 
-    `vocabulary` is the header of the target's file, whose tokenizer is copied. Raises ConfigError for an
+    `vocabulary` has the metadata keys of the target's tokenizer. Raises ConfigError for an
     unknown form, ModelError that names a field of the config, WeightsError that names a tensor, and
     InputError if the file cannot be written.
     """
@@ -64,7 +65,7 @@ def drafter_to_gguf(folder: Path, out: Path, form: str, vocabulary: Header | Non
     }
     spec, reader = read_spec(values), WeightReader(folder, torch.float32)
     if vocabulary is not None:
-        metadata |= _copied_words(vocabulary, spec, values)
+        metadata |= _fitting_words(vocabulary, spec, values)
     else:
         metadata |= _NO_VOCABULARY
     shapes = drafter_shapes(spec)
@@ -109,24 +110,18 @@ def _encoded(values: Tensor, name: str, kind: TensorType) -> bytes:
     return stored.contiguous().view(torch.uint8).numpy().tobytes()
 
 
-def _copied_words(header: Header, spec: DFlashSpec, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the tokenizer's keys of a target's file, without those that the drafter has itself."""
-    tokens = header.metadata.get("tokenizer.ggml.tokens")
-    if not isinstance(tokens, list):
-        raise InputError(f"{header.path.name} has no vocabulary that could be copied", "target")
-    if spec.mask_token_id >= len(tokens):
+def _fitting_words(
+    vocabulary: Mapping[str, Any], spec: DFlashSpec, values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the keys of a vocabulary without the mask token, which the drafter has itself."""
+    count = len(vocabulary["tokenizer.ggml.tokens"])
+    if spec.mask_token_id >= count:
         raise InputError(
-            f"{header.path.name} has {len(tokens)} tokens; the drafter's mask token is {spec.mask_token_id}",
-            "target",
+            f"it has {count} tokens, and the drafter's mask token is {spec.mask_token_id}", "target"
         )
-    if values["vocab_size"] < len(tokens):
-        raise InputError(
-            f"{header.path.name} has {len(tokens)} tokens, the drafter's config {values['vocab_size']}",
-            "target",
-        )
-    words = {key: value for key, value in header.metadata.items() if key.startswith("tokenizer.")}
-    words.pop("tokenizer.ggml.mask_token_id", None)
-    return {key: value for key, value in words.items() if value != []}
+    if values["vocab_size"] < count:
+        raise InputError(f"it has {count} tokens, and the drafter's config {values['vocab_size']}", "target")
+    return {key: value for key, value in vocabulary.items() if key != "tokenizer.ggml.mask_token_id"}
 
 
 def gguf_to_folder(path: Path, out: Path) -> Converted:

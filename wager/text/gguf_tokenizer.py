@@ -7,6 +7,7 @@ split is an error, because a text would be split into other tokens than in train
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from wager.gguf.fields import Fields
 from wager.gguf.header import Header
 from wager.gguf.token_kinds import BYTE, CONTROL, UNKNOWN, UNUSED, USER_DEFINED
 
-__all__ = ["GGUFWords", "build_tokenizer", "chat_templates", "has_words", "special_texts"]
+__all__ = ["GGUFWords", "build_tokenizer", "chat_templates", "has_words", "name_of_split", "special_texts"]
 
 _NO_TOKENIZER = (None, "none", "no_vocab")
 _DIGITS = "digits"
@@ -150,14 +151,36 @@ def _byte_level(fields: Fields, words: _Words) -> Tokenizer:
     backend = Tokenizer(model)
     if split.composed:
         backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer = _pre_tokenizer(split)
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _pre_tokenizer(split: _Split) -> pre_tokenizers.Sequence:
     whole = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=split.pattern in ("", _DIGITS))
     if split.pattern == _DIGITS:
         before: list[Any] = [pre_tokenizers.Digits(individual_digits=True)]
     else:
         before = [pre_tokenizers.Split(Regex(split.pattern), behavior="isolated")] if split.pattern else []
-    backend.pre_tokenizer = pre_tokenizers.Sequence([*before, whole])
-    backend.decoder = decoders.ByteLevel()
-    return backend
+    return pre_tokenizers.Sequence([*before, whole])
+
+
+def name_of_split(backend: Tokenizer) -> str | None:
+    """Returns the name that GGUF files give to a byte-level tokenizer's split, or None if it has none."""
+    own = _parts_of(backend)
+    for name in ("gpt-2", "smollm", "llama-bpe", "qwen2", "tekken"):
+        known = Tokenizer(BPE())
+        known.pre_tokenizer = _pre_tokenizer(_SPLITS[name])
+        if _parts_of(known) == own:
+            return name
+    return None
+
+
+def _parts_of(backend: Tokenizer) -> list[dict[str, Any]]:
+    """Returns the steps that split text, without what only concerns offsets."""
+    found = json.loads(backend.to_str())["pre_tokenizer"] or {}
+    parts = found.get("pretokenizers", [found])
+    return [{name: value for name, value in part.items() if name != "trim_offsets"} for part in parts]
 
 
 def _split(fields: Fields) -> _Split:
