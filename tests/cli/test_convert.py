@@ -161,6 +161,4 @@ def test_what_reads_folders_only_names_the_conversion(
 
     save_gguf(path, "llama", "Q4_0", change, vocab_size=made.get_vocab_size() + 1)
     assert main.exit_status([word.format(path) for word in command]) == 2
-    assert (
-        f"{user} needs a model folder: `wager convert words.gguf FOLDER` makes one" in capsys.readouterr().err
-    )
+    assert f"{user} needs a model folder: `wager convert {path} FOLDER` makes one" in capsys.readouterr().err

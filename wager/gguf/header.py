@@ -78,7 +78,7 @@ def is_gguf(path: str | Path) -> bool:
 def require_folder(path: Path, user: str) -> None:
     """Raises ModelError if a path is a GGUF file, for what only reads model folders; `user` names it."""
     if is_gguf(path):
-        raise ModelError(f"{user} needs a model folder: `wager convert {path.name} FOLDER` makes one")
+        raise ModelError(f"{user} needs a model folder: `wager convert {path} FOLDER` makes one")
 
 
 def read_header(path: str | Path) -> Header:

@@ -8,11 +8,14 @@ import torch
 from tests.gguf.files import save_gguf
 from tests.nn.test_gguf_weights import mixed
 from tests.nn.test_parity import Row
+from tests.nn.tiny import save_drafter
 from wager.errors import InputError
+from wager.llm import LLM
 from wager.nn.models import load_target
 from wager.nn.models.decoder import Decoder
 from wager.nn.native.library import Library
 from wager.nn.native.loader import PassOptions
+from wager.records import SamplingParams
 
 PAGES = list(range(40))
 NARROW, WIDE = PassOptions("on"), PassOptions("on", "full")
@@ -88,3 +91,18 @@ def test_embeddings_are_dequantised_when_they_are_needed(tmp_path: Path, ready: 
     ids = torch.tensor([0, 96, 3, 3])
     assert torch.equal(narrow.embed(ids), wide.embed(ids))
     assert torch.equal(narrow.embedding, wide.embedding)
+
+
+def test_a_block_drafter_changes_no_text(tmp_path: Path, ready: Library) -> None:
+    path = make(tmp_path / "a.gguf", "Q4_1")
+    layers = {"mask_token_id": 96, "target_layer_ids": [0, 1]}
+    save_drafter(tmp_path / "drafter", hidden_size=256, num_target_layers=2, dflash_config=layers)
+    params = SamplingParams(max_tokens=40, temperature=0.8, seed=2)
+    texts = []
+    for policy in ("ar", "fixed:5", "tree:8"):
+        llm = LLM(str(path), drafter=str(tmp_path / "drafter"), policy=policy, native="on")
+        assert "4-bit" in str(llm.notes["layout"])
+        (output,) = llm.generate([[1, 2, 3, 4]], params)
+        assert policy == "ar" or output.stats.drafted > 20
+        texts.append(output.token_ids)
+    assert texts[0] == texts[1] == texts[2] and len(texts[0]) == 40
