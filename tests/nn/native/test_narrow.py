@@ -48,7 +48,7 @@ def test_the_bits_are_those_of_float32(kind: str, tmp_path: Path, ready: Library
     path = make(tmp_path / "a.gguf", kind)
     narrow, wide = load_target(path, options=NARROW), load_target(path, options=WIDE)
     assert narrow.layout == f"native {ready.simd}: {KINDS[kind]} weights"
-    counts = (1, 2, 3, 4, 5, 7, 10, 11, 12, 13, 25)
+    counts = (1, 2, 3, 4, 5, 7, 10, 11, 12, 13, 25, 41)  # the last ones meet widened panels
     for found, wanted in zip(scores(narrow, counts), scores(wide, counts), strict=True):
         assert torch.equal(found, wanted)
         assert float(wanted.abs().max()) > 0.5

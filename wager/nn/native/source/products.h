@@ -21,6 +21,7 @@
 #pragma once
 
 #include <utility>
+#include <vector>
 
 #include "bytes.h"
 
@@ -208,6 +209,32 @@ static void tile_codes(const Matrix& w, int64_t panel, const Rows& rows, int64_t
             store(out + (v / 2 * ROWS + m) * PANEL + v % 2 * LANES, sums[m][v]);
 }
 
+// One panel of quantised weights as FLOATS hold it: with many rows this is done once for all their tiles.
+template <class Source>
+static void widen_codes(const Matrix& w, int64_t panel, float* out) {
+    constexpr int STEP = Source::STEP, PARTS = Source::OFFSET ? 2 : 1;
+    const int64_t groups = w.num_inputs / Source::INPUTS;
+    const char* weights = panel_at(w, panel);
+    const float* scales = w.scales + panel * groups * PARTS * PANEL;
+    for (int64_t g = 0; g < groups; g++, scales += PARTS * PANEL)
+        for (int part = 0; part < Source::INPUTS / STEP; part++, weights += PANEL * 4, out += STEP * PANEL)
+            for (int v = 0; v < 2; v++) {
+                const IVec raw = load_bits(weights + v * LANES * 4);
+                const Vec scale = load(scales + v * LANES);
+                for (int j = 0; j < STEP; j++) {
+                    const Vec code = __builtin_convertvector(Source::code(raw, j), Vec);
+                    const float* offset = scales + PANEL + v * LANES;
+                    store(out + j * PANEL + v * LANES, Source::OFFSET ? fma(code, scale, load(offset)) : code * scale);
+                }
+            }
+}
+
+static void widen_panel(const Matrix& w, int64_t panel, float* out) {
+    if (w.kind == NIBBLES) return widen_codes<Nibbles>(w, panel, out);
+    if (w.kind == CODES) return widen_codes<Codes>(w, panel, out);
+    widen_codes<Shorts>(w, panel, out);
+}
+
 typedef void (*TileFunction)(const Matrix&, int64_t, const Rows&, int64_t, int64_t, float*);
 
 template <class Source, int SIDE, int... R>
@@ -265,12 +292,33 @@ struct Sink {
     virtual void take(int64_t panel, int64_t first, int rows, const float* sums) const = 0;
 };
 
+// Panels from..to-1 of a matrix of codes times many rows, each panel widened first.
+static void multiply_widened(const Matrix& w, const Rows& rows, int64_t count, int64_t from, int64_t to,
+                             const Sink& sink) {
+    alignas(64) float sums[TILE_ROWS * PANEL];
+    static thread_local std::vector<float> panel_floats;
+    panel_floats.resize(w.num_inputs * PANEL);
+    const Matrix wide = {panel_floats.data(), nullptr, nullptr, 1, w.num_inputs, FLOATS};
+    const int64_t tiles = (count + TILE_ROWS - 1) / TILE_ROWS;
+    for (int64_t panel = from; panel < to; panel++) {
+        widen_panel(w, panel, panel_floats.data());
+        for (int64_t t = 0, first = 0; t < tiles; t++) {
+            const int height = static_cast<int>((count - first + tiles - t - 1) / (tiles - t));
+            tile_for(FLOATS, height, 1)(wide, 0, rows, first, 0, sums);
+            sink.take(panel, first, height, sums);
+            first += height;
+        }
+    }
+}
+
 // Panels from..to-1 of a matrix times `count` rows, which are cut into tiles of nearly equal height. `next` is
 // what this thread will read after them, or null.
 static void multiply(const Matrix& w, const Rows& rows, int64_t count, int64_t from, int64_t to, const char* next,
                      const Sink& sink) {
     alignas(64) float sums[2 * TILE_ROWS * PANEL];
     const int64_t highest = tile_rows(w.kind), tiles = (count + highest - 1) / highest;
+    // Widening a panel and reading it back takes as long as three tiles need to widen what they read.
+    if (w.kind >= NIBBLES && tiles > 3) return multiply_widened(w, rows, count, from, to, sink);
     for (int64_t panel = from; panel < to;) {
         int64_t taken = 1;
         for (int64_t t = 0, first = 0; t < tiles; t++) {
