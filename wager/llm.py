@@ -23,7 +23,6 @@ from wager.pairs import DEMO
 from wager.records import CloseReport, SamplingParams, TokenDetail
 from wager.text.chat import ChatTemplate
 from wager.text.thinking import ThinkingMarks, ends_inside, thinking_marks
-from wager.text.tokenizer import read_json
 
 log = logging.getLogger("wager.llm")
 
@@ -195,7 +194,7 @@ class LLM:
 
     def card(self, terminator: str | None = None) -> ModelCard:
         """Returns the model card; `terminator` replaces the text that closes thinking."""
-        model_type = read_json(self.engine.parts.folder / "config.json").get("model_type", "")
+        model_type = str(self.notes["model_type"])
         return card_for(self.config.model.model, model_type, {"thinking": terminator})
 
     def thinking_marks(self, card: ModelCard | None = None) -> ThinkingMarks | None:

@@ -17,6 +17,7 @@ __all__ = [
     "BUILT_IN",
     "DEMO",
     "DEMO_FOLDER",
+    "FETCHED",
     "PAIRS",
     "SHIPPED",
     "Match",
@@ -93,6 +94,9 @@ SHIPPED: tuple[Pair, ...] = (
 )
 """The demo pair with each of its drafters; "auto" takes the first."""
 
+FETCHED: tuple[Pair, ...] = (Pair("smollm2", "lookup", "llama", "`wager fetch smollm2` brings it"),)
+"""Models that `wager fetch` brings to this machine, with their drafters."""
+
 
 def shipped_folder(name: str) -> Path | None:
     """Returns the folder of `demo`, `demo/drafter` or `demo/chain`, and None for every other name.
@@ -109,10 +113,11 @@ def shipped_folder(name: str) -> Path | None:
 def find_pair(name: str, pairs: Iterable[Pair] = PAIRS) -> Match | None:
     """Returns the pair whose target name is the longest one contained in `name`, ignoring case, or None.
 
-    The name of a drafter finds its pair too, but is never taken for a target. Names of shipped models must
-    match exactly.
+    The name of a drafter finds its pair too, but is never taken for a target. Names of models that ship or
+    are fetched must match exactly.
     """
     shipped = next((pair for pair in SHIPPED if name in (pair.target, pair.drafter)), None)
+    shipped = shipped or next((pair for pair in FETCHED if name == pair.target), None)
     if shipped is not None:
         return Match(shipped, True)
     wanted = _normalized(name)

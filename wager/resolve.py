@@ -55,7 +55,7 @@ PROFILES: dict[str, dict[str, object]] = {
     },
 }
 # Variables with the prefix of settings that are not settings.
-OTHER_VARIABLES = frozenset({"WAGER_LOG", "WAGER_CONFIG", "WAGER_PROFILE"})
+OTHER_VARIABLES = frozenset({"WAGER_LOG", "WAGER_CONFIG", "WAGER_PROFILE", "WAGER_MODELS"})
 # Every command accepts these settings, so that one file can serve all commands.
 _ALL_SETTINGS = {setting.key: setting for setting in settings_of(ServeConfig)}
 _BOD_FIELDS = ("bod_min_bet", "bod_max_bet", "bod_default_scale_cost", "bod_default_fixed_cost")

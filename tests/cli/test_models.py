@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 
 from wager.cli import main
-from wager.pairs import DEMO_FOLDER, PAIRS, SHIPPED
+from wager.pairs import DEMO_FOLDER, FETCHED, PAIRS, SHIPPED
 
 
 def test_all_pairs_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.exit_status(["models"]) == 0
     out = capsys.readouterr().out
-    assert all(pair.target in out and pair.drafter in out for pair in (*SHIPPED, *PAIRS))
+    assert all(pair.target in out and pair.drafter in out for pair in (*SHIPPED, *FETCHED, *PAIRS))
     assert main.exit_status(["models", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [(one["target"], one["runs"]) for one in found] == [
-        (pair.target, pair.runs) for pair in (*SHIPPED, *PAIRS)
+        (pair.target, pair.runs) for pair in (*SHIPPED, *FETCHED, *PAIRS)
     ]
 
 

@@ -99,6 +99,30 @@ def test_drafting_goes_on_behind_prelaunched_passes(world: World, on_kernels: No
     assert [tokens[index] for index in range(3)] == alone(plain, asked)
 
 
+def test_many_rows_are_asked_behind_the_launch_and_write_the_same(
+    world: World, on_kernels: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One plain pass is still launched behind the one in which the policy would have drafters run."""
+    plain = engine_of(world, "ar", kernels="off")
+    asked, drafts = jobs(0.0), list[int]()
+    for num_first in (8, 0):
+        monkeypatch.setattr("wager.engine.prelaunch.plain.ASKED_FIRST", num_first)
+        engine = engine_of(world, "ar")
+        for index, job in enumerate(asked):
+            engine.add(index, job.prompt, job.params)
+        begun, tokens = passes_behind(engine), dict[Any, list[int]]()
+        for step in range(40):
+            if step == 5:
+                engine.set_policy("tree:6")
+                before = len(begun)
+            for event in engine.step():
+                tokens.setdefault(event.request_id, []).extend(event.token_ids)
+        assert [tokens[index] for index in range(3)] == alone(plain, asked)
+        assert engine.telemetry.verified > 0 and is_clean(engine)
+        drafts.append(len(begun) - before)
+    assert drafts == [0, 1]
+
+
 def host_launches_of(engine: Engine) -> list[int]:
     """Collects the number of rows of every pass that is launched with the verdict of the one before."""
     run, found = engine.runner.run, list[int]()

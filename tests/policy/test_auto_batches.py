@@ -14,12 +14,15 @@ from tests.policy.situations import (
     loss_of,
     lowest_balance,
     play,
+    share,
     speedup,
+    step,
     taught,
 )
 from wager.costs import CostModel, DraftShape, DraftTime, PassTime
 from wager.policy import Coming, Controller, Experience, Row
 from wager.policy.auto import Auto
+from wager.policy.exploration import EXPLORED_SHARE
 from wager.trace.costs import CostCurve
 
 CURVE = CostCurve({1: 4.2, 8: 4.4, 16: 4.6, 32: 4.75, 64: 5.2, 128: 6.0, 256: 12.0, 512: 30.0})
@@ -93,6 +96,24 @@ def test_drafters_of_many_rows_are_asked_now_and_then_in_long_plain_runs() -> No
     assert all(asked[1])
     assert sum(asked[8]) == pytest.approx(200 / 3, abs=4) and sum(asked[64]) == pytest.approx(200 / 6, abs=7)
     assert all(asked[64][:4]), "not at once: a plain step or two may lie between two that draft"
+
+
+@pytest.mark.parametrize("num_rows", [8, 9])
+def test_asking_that_delays_steps_of_many_rows_pauses(num_rows: int) -> None:
+    """A plain step in flight that took long because drafters were asked about the step behind it."""
+    experience = known_costs({num_rows: 5.0, 2 * num_rows: 5.5}, num_rows)
+    policy, rows = Auto(experience), [Row(i, drafters=()) for i in range(num_rows)]
+
+    def take(verify_ms: float, *, is_typical: bool) -> bool:
+        plan = policy.plan(rows)
+        outcome = step(*[share(row=row) for row in rows], verify_ms=verify_ms)
+        policy.learn(outcome._replace(plan=plan, is_typical=is_typical, overlaps=True))
+        return policy.inquire(Coming(num_rows, num_rows, num_plain=1)).asks
+
+    assert take(5.0, is_typical=True)
+    assert take(7.0, is_typical=False) == (num_rows <= 8)
+    waited = sum(not take(5.0, is_typical=True) for _ in range(400))
+    assert waited == (0 if num_rows <= 8 else pytest.approx(2.0 / (5.0 * EXPLORED_SHARE), abs=4))
 
 
 def test_drafts_are_made_for_the_rows_to_which_they_are_worth_most() -> None:

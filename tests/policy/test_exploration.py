@@ -1,5 +1,7 @@
 """One budget for all explorations, in time."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,7 +9,14 @@ from hypothesis import strategies as st
 from tests.policy.situations import FLAT, STEEP, World, known_costs, play
 from wager.policy import Controller, Row
 from wager.policy.auto import Auto
-from wager.policy.exploration import EXPLORED_SHARE, MOST_SAVED, START_STEPS, Exploration
+from wager.policy.exploration import (
+    EXPLORED_SHARE,
+    GAINED_SHARE,
+    LONGEST_PAUSE,
+    MOST_SAVED,
+    START_STEPS,
+    Exploration,
+)
 from wager.policy.ledger import START_ALLOWANCE
 from wager.trace.costs import CostCurve
 
@@ -44,6 +53,26 @@ def test_what_an_exploration_wins_is_given_back() -> None:
     budget.settle(-5.0, STEP_MS)
     budget.settle(3.0, STEP_MS)
     assert budget.credit_ms == pytest.approx(START_STEPS * STEP_MS - 2.0)
+
+
+def test_part_of_what_was_gained_may_be_spent() -> None:
+    frugal, rich = Exploration(), Exploration()
+    frugal.earn(10.0, STEP_MS)
+    rich.earn(10.0, STEP_MS, gained_ms=40.0)
+    assert rich.credit_ms == pytest.approx(frugal.credit_ms + GAINED_SHARE * 40.0)
+
+
+def test_each_draft_explored_in_vain_makes_the_pause_longer() -> None:
+    budget, explored = Exploration(), list[int]()
+    for number in range(200):
+        budget.earn(STEP_MS, STEP_MS)
+        if budget.is_due:
+            explored.append(number)
+            budget.settle_draft(-0.1, STEP_MS)
+    pauses = [after - before for before, after in pairwise(explored)]
+    assert pauses == [*range(1, LONGEST_PAUSE), *[LONGEST_PAUSE] * (len(pauses) - LONGEST_PAUSE + 1)]
+    budget.settle_draft(0.1, STEP_MS)
+    assert budget.is_due, "one that gained ends the pauses"
 
 
 @pytest.mark.parametrize("points", [FLAT, STEEP])

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wager.errors import ConfigError
-from wager.policy.ledger import LARGEST_LOSS, START_ALLOWANCE, Account, Ledger
+from wager.policy.ledger import ALONE_LOSS, LARGEST_LOSS, START_ALLOWANCE, Account, Ledger
 
 POSTS = st.lists(
     st.tuples(st.sampled_from("abc"), st.floats(0, 50), st.floats(0, 50), st.integers(0, 9)), max_size=40
@@ -72,6 +72,8 @@ def test_gains_do_not_pay_for_losses_of_any_size() -> None:
     assert ledger.allowance_ms(ledger.total, 5.0) == LARGEST_LOSS * 5.0
     ledger.post("a", spent_ms=30.0, plain_ms=0.0, tokens=0)
     assert ledger.allowance_ms(ledger.total, 5.0) == pytest.approx(LARGEST_LOSS * 5.0 - 29.7)
+    more_ms = ledger.allowance_ms(ledger.total, 5.0, num_rows=1) - ledger.allowance_ms(ledger.total, 5.0)
+    assert more_ms == pytest.approx((ALONE_LOSS - LARGEST_LOSS) * 5.0), "a row that is alone may lose more"
     for _ in range(1000):
         ledger.post("a", spent_ms=5.0, plain_ms=5.0, tokens=1)
     assert ledger.allowance_ms(ledger.total, 5.0) == pytest.approx(LARGEST_LOSS * 5.0), (

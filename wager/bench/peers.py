@@ -19,6 +19,7 @@ from wager.bench.plan import check_peers
 from wager.bench.records import Answer, Timing
 from wager.draft import kind_of
 from wager.errors import ConfigError, ModelError, one_line
+from wager.gguf.header import require_folder
 from wager.nn.weights import read_config
 from wager.records import SamplingParams
 
@@ -123,6 +124,7 @@ def assistant_beside(target: Path, drafter: str) -> Path | None:
 def _load(folder: Path, source: PeerSource) -> Any:
     from transformers import AutoModelForCausalLM
 
+    require_folder(folder, "transformers")
     try:
         with _quiet():
             model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=source.dtype)

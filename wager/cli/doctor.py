@@ -21,6 +21,7 @@ from wager.cli.doctor_checks import (
     check_machine,
     check_passes,
     check_target,
+    config_source,
     usable_cores,
 )
 from wager.cli.doctor_drafter import check_drafter, drafter_folder
@@ -106,7 +107,7 @@ def _resolve_auto(settings: Resolved[EngineConfig], target: Target | None) -> Re
         settings = settings.choose("threads", usable_cores(), "0: all cores that this process may use")
     if target is None:
         return settings
-    source = f"auto: {target.folder / 'config.json'}"
+    source = f"auto: {config_source(target.folder)}"
     if config.model.dtype == "auto":
         dtype = choose_dtype("auto", target.values, str(settings.value("device")))
         settings = settings.choose("dtype", dtype.name, f"auto: {dtype.reason}")

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wager.config import EngineConfig
 from wager.errors import WagerError, one_line
+from wager.fetched import fetched_path, is_fetched
+from wager.gguf.header import is_gguf
 from wager.pairs import find_pair, shipped_folder
 
 if TYPE_CHECKING:
@@ -35,7 +37,6 @@ PACKAGES = {
     "rich": "13.8",
 }
 OLDEST_PYTHON = (3, 11)
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
 class Finding(NamedTuple):
@@ -80,7 +81,7 @@ def check_target(config: EngineConfig) -> tuple[list[Finding], Target | None]:
     try:
         target = _read_target(folder)
     except WagerError as error:
-        found.append(Finding("model config", "fail", one_line(error), str(folder / "config.json")))
+        found.append(Finding("model config", "fail", one_line(error), str(config_source(folder))))
     else:
         found.append(_target_line(target))
     found += run_check("weights", lambda: weight_files(folder))
@@ -107,15 +108,18 @@ def usable_cores() -> int:
 
 
 def local_folder(name: str) -> Path | None:
-    """Returns the folder of a model: the demo's, a path, or a published name in the download cache.
+    """Returns the place of a model: the demo's, a path, or a published name in the download cache.
 
     This is the same search as the engine's `find_folder`, but nothing is downloaded.
     """
     shipped = shipped_folder(name)
     if shipped is not None:
         return shipped if shipped.is_dir() else None
+    fetched = fetched_path(name)
+    if fetched is not None:
+        return fetched if is_fetched(name) else None
     path = Path(name).expanduser()
-    if name and path.is_dir():
+    if name and (path.is_dir() or is_gguf(path)):
         return path
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         return None
@@ -232,6 +236,8 @@ def _has_cuda(config: EngineConfig) -> bool:
 def _missing_model(name: str) -> Finding:
     if shipped_folder(name) is not None:
         return Finding("model", "fail", f"{name} is part of Wager, but is missing in this installation")
+    if fetched_path(name) is not None:
+        return Finding("model", "fail", f"{name} is not on this machine yet: `wager fetch {name}` brings it")
     match = find_pair(name)
     if match is not None and "/" in name:
         detail = f"{name} is not on this machine yet; it is downloaded on first use"
@@ -253,7 +259,12 @@ def _target_line(target: Target) -> Finding:
         f"{spec.model_type}, {spec.num_layers} layers x {spec.hidden_size}, {spec.vocab_size} tokens, "
         f"rope theta {spec.rope.theta:g}, {spec.max_position} positions"
     )
-    return Finding("model config", "ok", detail, str(target.folder / "config.json"))
+    return Finding("model config", "ok", detail, str(config_source(target.folder)))
+
+
+def config_source(folder: Path) -> Path:
+    """Returns the file that has the config: config.json, or the GGUF file itself."""
+    return folder if folder.is_file() else folder / "config.json"
 
 
 def weight_files(folder: Path, name: str = "weights") -> Iterator[Finding]:
@@ -263,16 +274,16 @@ def weight_files(folder: Path, name: str = "weights") -> Iterator[Finding]:
     from wager.nn.weights import WeightReader
 
     WeightReader(folder, torch.float32)
-    files = sorted(folder.glob("*.safetensors"))
+    files = [folder] if folder.is_file() else sorted(folder.glob("*.safetensors"))
     size = sum(file.stat().st_size for file in files) / 2**30
     yield Finding(name, "ok", f"{len(files)} files, {size:.2f} GiB", str(folder))
 
 
 def _tokenizer(folder: Path, target: Target | None) -> Iterator[Finding]:
     from wager.text.chat import ChatTemplate
-    from wager.text.tokenizer import Tokenizer
+    from wager.text.tokenizer import Tokenizer, has_tokenizer
 
-    if not any((folder / name).exists() for name in TOKENIZER_FILES):
+    if not has_tokenizer(folder):
         yield Finding("tokenizer", "warn", "none: prompts and outputs are token ids", str(folder))
         return
     tokenizer = Tokenizer.from_folder(folder)

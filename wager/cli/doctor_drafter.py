@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from wager.cli.doctor_checks import Finding, Target, local_folder, run_check, weight_files
+from wager.cli.doctor_checks import Finding, Target, config_source, local_folder, run_check, weight_files
 from wager.config import EngineConfig
 from wager.pairs import BUILT_IN, drafter_beside, find_pair
 
@@ -40,7 +40,7 @@ def _no_drafter(requested: str, model: str) -> Finding:
     if requested != "auto":
         return Finding("drafter", "fail", f"{requested} is not on this machine", "requested")
     match = find_pair(model)
-    if match is None:
+    if match is None or match.pair.drafter in BUILT_IN:
         return Finding("drafter", "ok", "lookup: no trained drafter is known for this target", "auto")
     detail = f"{match.pair.drafter} is published, but not on this machine; lookup is used without it"
     return Finding("drafter", "warn", detail, "auto")
@@ -51,6 +51,6 @@ def _drafter_config(folder: Path, target: Target | None) -> Iterator[Finding]:
     from wager.nn.weights import read_config
 
     values = read_config(folder)
-    source = str(folder / "config.json")
+    source = str(config_source(folder))
     for check in DRAFTERS[kind_of(values)].check(values, None if target is None else target.spec):
         yield Finding(*check, source)

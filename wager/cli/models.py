@@ -1,4 +1,4 @@
-"""`wager models`: lists the demo pair and the known published pairs, or the pair for one model.
+"""`wager models`: lists the demo pair, fetchable models and published pairs, or the pair for one model.
 
 The tables and the search are in wager.pairs; this file prints them. It downloads and loads nothing.
 """
@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from wager.errors import InputError
-from wager.pairs import PAIRS, SHIPPED, Match, Pair, find_pair, shipped_folder
+from wager.fetched import FETCHABLE, is_fetched
+from wager.pairs import FETCHED, PAIRS, SHIPPED, Match, Pair, find_pair, shipped_folder
 
 SHIPPED_LICENCE = "Apache-2.0"
 """The licence of the demo weights. LICENCES.md beside them lists their training data."""
@@ -25,10 +26,10 @@ def models(
 ) -> None:
     """List the known pairs of target and drafter, or find the pair for one model.
 
-    The demo pair included in Wager comes first. With NAME, the pair is shown whose target name is part of
-    NAME; if there are several, the longest name wins.
+    The demo pair included in Wager comes first, then models that `wager fetch` brings. With NAME, the pair is
+    shown whose target name is part of NAME; if there are several, the longest name wins.
     """
-    found = [Match(pair, True) for pair in (*SHIPPED, *PAIRS)] if name is None else [_find(name)]
+    found = [Match(pair, True) for pair in (*SHIPPED, *FETCHED, *PAIRS)] if name is None else [_find(name)]
     if as_json:
         typer.echo(json.dumps([_as_dict(match) for match in found], indent=1))
         return
@@ -53,6 +54,13 @@ def _as_dict(match: Match) -> dict[str, object]:
     if pair in SHIPPED:
         sizes = {"target_bytes": num_bytes(pair.target), "drafter_bytes": num_bytes(pair.drafter)}
         found |= {"licence": SHIPPED_LICENCE, **sizes}
+    if pair in FETCHED:
+        model = FETCHABLE[pair.target]
+        found |= {
+            "licence": model.licence,
+            "target_bytes": model.num_bytes,
+            "fetched": is_fetched(pair.target),
+        }
     return found
 
 
@@ -64,6 +72,10 @@ def num_bytes(name: str) -> int:
 
 
 def _note(pair: Pair) -> str:
+    if pair in FETCHED:
+        model = FETCHABLE[pair.target]
+        state = "fetched" if is_fetched(pair.target) else pair.note
+        return f"{state}; {model.num_bytes / 1e6:.1f} MB, {model.licence}"
     if pair not in SHIPPED:
         return pair.note
     sizes = [num_bytes(pair.target), num_bytes(pair.drafter)]

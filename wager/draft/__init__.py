@@ -23,6 +23,7 @@ from wager.draft.kind import DrafterKind, DraftSource
 from wager.draft.lookup import LookupDrafter
 from wager.draft.none import NoDrafter
 from wager.errors import DrafterError, ModelError
+from wager.gguf.header import is_gguf
 from wager.nn.models import MODEL_TYPES
 from wager.nn.weights import read_config
 
@@ -74,6 +75,8 @@ def kind_of(config: Mapping[str, Any]) -> str:
 
 def _config_of(name: str) -> dict[str, Any]:
     folder = Path(name)
-    if not folder.is_dir():
-        raise DrafterError(f"drafter {name!r} is neither {', '.join(DRAFTERS)} nor a model folder")
+    if not (folder.is_dir() or is_gguf(folder)):
+        raise DrafterError(
+            f"drafter {name!r} is neither {', '.join(DRAFTERS)} nor a model folder nor a GGUF file"
+        )
     return read_config(folder)

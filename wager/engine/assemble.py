@@ -24,6 +24,8 @@ from wager.engine.engine import Engine, Parts
 from wager.engine.native_passes import pass_notes, try_native_passes, use_idle_moment, wait_for_native_passes
 from wager.engine.scheduler import Memory, Scheduler
 from wager.errors import CapacityError, ModelError
+from wager.fetched import fetched_path, is_fetched
+from wager.gguf.header import is_gguf
 from wager.kvcache.pages import PageAllocator
 from wager.kvcache.prefix import PrefixIndex
 from wager.nn import kernels
@@ -32,11 +34,11 @@ from wager.nn.models import load_target
 from wager.nn.models.decoder import Decoder
 from wager.nn.native.loader import PassOptions
 from wager.nn.noise import NoiseSource
-from wager.pairs import drafter_beside, find_pair, shipped_folder
+from wager.pairs import BUILT_IN, drafter_beside, find_pair, shipped_folder
 from wager.policy import Controller, Experience, Ledger
 from wager.policy.names import settings_from
 from wager.target import TargetRunner
-from wager.text.tokenizer import Tokenizer, model_eos_ids
+from wager.text.tokenizer import Tokenizer, has_tokenizer, model_eos_ids
 
 log = logging.getLogger("wager.engine")
 
@@ -112,17 +114,17 @@ def pass_options_of(config: EngineConfig, device: object) -> PassOptions:
 
 
 def find_folder(model: str) -> Path:
-    """Returns the folder of a model: one that ships, a local folder, or one from the hub's cache."""
+    """Returns the place of a model: shipped or fetched, a local folder or GGUF file, or the hub's cache."""
     if not model:
-        raise ModelError("no model given: name a folder or a hub repository")
+        raise ModelError("no model given: name a folder, a GGUF file or a hub repository")
     shipped = shipped_folder(model)
     if shipped is not None and not shipped.is_dir():
         raise ModelError(f"{model}: ships with Wager, but is not in this installation")
-    path = shipped or Path(model).expanduser()
-    if path.is_dir():
+    path = shipped or _fetched(model) or Path(model).expanduser()
+    if path.is_dir() or is_gguf(path):
         return path
     if path.exists() or model.startswith((".", "/", "~")) or model.count("/") != 1:
-        raise ModelError(f"{model}: no such model folder")
+        raise ModelError(f"{model}: no such model folder or GGUF file")
     from huggingface_hub import snapshot_download
 
     try:
@@ -132,16 +134,21 @@ def find_folder(model: str) -> Path:
         raise ModelError(f"{model}: neither a local folder nor available from the hub ({error})") from error
 
 
+def _fetched(model: str) -> Path | None:
+    """Returns the file of a fetchable model, None for any other name; raises ModelError if it is missing."""
+    path = fetched_path(model)
+    if path is not None and not is_fetched(model):
+        raise ModelError(f"{model} is not on this machine yet: `wager fetch {model}` brings it")
+    return path
+
+
 def load_tokenizer(folder: Path, decoder: Decoder) -> Tokenizer | None:
-    """Returns the folder's tokenizer, or None if it has none: such a model takes and returns token ids."""
-    if not any((folder / name).exists() for name in _TOKENIZER_FILES):
+    """Returns the model's tokenizer, or None if it has none: such a model takes and returns token ids."""
+    if not has_tokenizer(folder):
         return None
     tokenizer = Tokenizer.from_folder(folder)
     tokenizer.check_fits(decoder.spec.vocab_size)
     return tokenizer
-
-
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
 def pick_device(device: str) -> Found:
@@ -170,6 +177,8 @@ def pick_drafter(asked: str, model: str, folder: Path) -> Found:
     match = find_pair(model)
     if match is not None:
         pair = match.pair
+        if pair.drafter in BUILT_IN:
+            return Found(pair.drafter, f"no drafter is trained for {pair.target} yet")
         try:
             return Found(str(find_folder(pair.drafter)), f"the known partner of {pair.target}")
         except ModelError as error:

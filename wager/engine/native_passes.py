@@ -13,6 +13,7 @@ from collections.abc import Callable
 from wager.engine.engine import Engine, Parts
 from wager.nn.native.library import pause_build, wait_for_library
 from wager.nn.native.loader import BUILD_PAUSE_S, NativeNetwork
+from wager.nn.native.pack import return_freed_memory
 
 log = logging.getLogger("wager.engine")
 
@@ -36,6 +37,7 @@ def try_native_passes(engine: Engine, *, wait: bool = False) -> None:
         network.native_loader.request_build()
     if not changed:
         return
+    return_freed_memory()
     engine.controller.experience.costs = parts.make_costs()
     if engine.scheduler.memory.index is not None:
         engine.scheduler.memory.index.clear()

@@ -129,7 +129,7 @@ class ModelService:
     def names(self) -> tuple[str, ...]:
         """The names that clients may use for the model; the first one is the default."""
         model = self.settings.config.model.model
-        return split_list(self.config.served_name) or (Path(model).name if Path(model).is_dir() else model,)
+        return split_list(self.config.served_name) or (Path(model).name if Path(model).exists() else model,)
 
     @property
     def is_open(self) -> bool:

@@ -18,6 +18,8 @@ import jinja2.parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from wager.errors import ModelError, RequestError
+from wager.gguf.header import is_gguf, read_header
+from wager.text.gguf_tokenizer import chat_templates, special_texts
 from wager.text.tokenizer import named_specials, read_json
 
 Message = dict[str, Any]
@@ -56,8 +58,12 @@ class ChatTemplate:
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> "ChatTemplate | None":
-        """Returns the template in a model folder, or None if it has none, as with base models."""
+        """Returns the template in a model folder or a GGUF file, or None if there is none."""
         path = Path(folder)
+        if is_gguf(path):
+            header = read_header(path)
+            sources = chat_templates(header)
+            return cls(sources, special_texts(header)) if sources else None
         settings = read_json(path / "tokenizer_config.json")
         special_tokens = named_specials(settings) | named_specials(
             read_json(path / "special_tokens_map.json")

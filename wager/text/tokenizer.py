@@ -1,8 +1,8 @@
-"""A tokenizer from a model folder: text to ids, ids to text, and the ids that end a sequence.
+"""A tokenizer from a model folder or a GGUF file: text to ids, ids to text, and the ids that end a sequence.
 
 It reads tokenizer.json with the tokenizers library only, so that starting is fast; only a folder without that
-file needs transformers. This module does not know chat templates or streaming. Engine, server and training
-use it.
+file needs transformers. gguf_tokenizer.py builds the tokenizer of a GGUF file. This module does not know chat
+templates or streaming. Engine, server and training use it.
 """
 
 import json
@@ -13,8 +13,12 @@ from typing import Any
 import tokenizers
 
 from wager.errors import InputError, ModelError
+from wager.gguf.header import is_gguf, read_header
+from wager.gguf.target_config import end_ids
+from wager.text.gguf_tokenizer import build_tokenizer, has_words
 
 SPECIAL_NAMES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 MAX_ID = 2**32 - 1
 
 
@@ -42,10 +46,13 @@ class Tokenizer:
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> "Tokenizer":
-        """Reads the tokenizer of a model folder; raises InputError if there is none, ModelError if it is
-        damaged.
+        """Reads the tokenizer of a model folder or a GGUF file; raises InputError if there is no such folder,
+        ModelError if the tokenizer is damaged.
         """
         path = Path(folder)
+        if is_gguf(path):
+            words = build_tokenizer(read_header(path))
+            return cls(words.backend, words.special_tokens, model_eos_ids(path))
         if not path.is_dir():
             raise InputError(f"{str(folder)!r} is not a folder", "tokenizer")
         settings = read_json(path / "tokenizer_config.json")
@@ -133,6 +140,13 @@ class Tokenizer:
         return tuple(dict.fromkeys([*eos_ids, *([] if own is None else [own])]))
 
 
+def has_tokenizer(folder: Path) -> bool:
+    """Whether a model folder or a GGUF file has a tokenizer."""
+    if is_gguf(folder):
+        return has_words(read_header(folder))
+    return any((folder / name).exists() for name in TOKENIZER_FILES)
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Reads a JSON object; empty if the file does not exist. Raises ModelError if it is damaged."""
     try:
@@ -158,7 +172,11 @@ def named_specials(settings: dict[str, Any]) -> dict[str, str]:
 
 
 def model_eos_ids(folder: Path) -> tuple[int, ...]:
-    """Returns the end ids in the model's own files: generation_config.json, else config.json."""
+    """Returns the end ids in the model's own files: generation_config.json, else config.json, or the metadata
+    of a GGUF file.
+    """
+    if is_gguf(folder):
+        return end_ids(read_header(folder))
     for name in ("generation_config.json", "config.json"):
         settings = read_json(folder / name)
         for section in (settings, settings.get("text_config")):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from wager.errors import ConfigError, InputError, ModelError
+from wager.gguf.header import require_folder
 from wager.nn.models import read_spec
 from wager.nn.models.decoder import DecoderSpec
 from wager.nn.models.hf_config import pick_dtype
@@ -66,6 +67,7 @@ def open_target(folder: Path, name: str = "") -> TargetFolder:
 
     Raises ModelError or InputError if no drafter can be trained for it.
     """
+    require_folder(folder, "training")
     values = read_config(folder)
     spec = read_spec(values)
     tokenizer = Tokenizer.from_folder(folder)

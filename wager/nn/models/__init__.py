@@ -16,8 +16,9 @@ from wager.nn.kernels.support import refusal
 from wager.nn.models import llama, mistral, qwen2, qwen3
 from wager.nn.models.decoder import Decoder, DecoderSpec
 from wager.nn.models.hf_config import pick_dtype
-from wager.nn.models.tensors import read_decoder, read_quant_decoder
+from wager.nn.models.tensors import read_decoder, read_narrow_decoder, read_quant_decoder
 from wager.nn.native.loader import PassOptions
+from wager.nn.native.pack import return_freed_memory
 from wager.nn.weights import WeightReader, read_config
 
 MODEL_TYPES: dict[str, Callable[[Mapping[str, Any]], DecoderSpec]] = {
@@ -57,7 +58,11 @@ def load_target(
     reader = WeightReader(path, pick_dtype(dtype, values, str(device)), device)
     bits = options.quant_bits if options is not None else None
     if bits is None:
-        return Decoder(spec, read_decoder(reader, spec), layout, options)
+        keeps_narrow = options is not None and options.keeps_narrow(reader.dtype, reader.device, layout)
+        read = read_narrow_decoder if keeps_narrow else read_decoder
+        decoder = Decoder(spec, read(reader, spec), layout, options)
+        return_freed_memory()
+        return decoder
     check_dtype(reader.dtype)
     reason = refusal(spec, reader.dtype, spec.vocab_size)
     if reason:

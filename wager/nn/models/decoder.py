@@ -26,6 +26,7 @@ from wager.nn.layers.attention import HeadShape, attend, plan_rows
 from wager.nn.layers.decoder_layer import DecoderLayer, LayerWeights
 from wager.nn.layers.linear import Layout, Projection, choose_layout
 from wager.nn.layers.norm import RmsNorm
+from wager.nn.narrow import NarrowDecoder, NarrowLayer, dense
 from wager.nn.native.loader import NativeLoader, PassOptions
 from wager.nn.native.networks import native_decoder
 from wager.nn.native.passes import NativeDecoder
@@ -122,38 +123,40 @@ class Decoder:
     def __init__(
         self,
         spec: DecoderSpec,
-        weights: DecoderWeights | QuantDecoder,
+        weights: DecoderWeights | QuantDecoder | NarrowDecoder,
         layout: str = "auto",
         options: PassOptions | None = None,
     ) -> None:
         """Prepares the weights for this machine; `layout` is "auto" (measure) or the name of a layout.
 
         `options` select native passes and quantised weights; the default is plain torch. Only kernels can use
-        quantised weights; `forward` is not available then.
+        a `QuantDecoder`; `forward` is not available then. Plain torch dequantises a `NarrowDecoder`, and
+        native passes multiply it as it is.
         """
         self.spec = spec
-        self.dtype, self.device = weights.embedding.dtype, weights.embedding.device
-        self.embedding = weights.embedding
+        self.dtype, self.device = weights.norm.dtype, weights.norm.device
+        self._embedding = weights.embedding
         self.rotary = Rotary(spec.rope, self.dtype, self.device)
-        self.native_loader = NativeLoader(
-            options or PassOptions(), layout, weights.embedding, weights.num_bytes
-        )
+        self.native_loader = NativeLoader(options or PassOptions(), layout, weights.norm, weights.num_bytes)
         self.layout: Layout | str = ""
         self.layers: list[DecoderLayer] = []
         self.head: Callable[[Tensor], Tensor]
         self._native: NativeDecoder | None = None
         self.top: NativeTop | None = None
         """Selects the best tokens of each row of scores; None unless passes are native."""
-        self._unpacked: DecoderWeights | None = None
+        self._unpacked: DecoderWeights | NarrowDecoder | None = None
         has_kernels = kernels.has_kernels(self.device)
         self.kernel_refusal = refusal(spec, self.dtype, spec.vocab_size) if has_kernels else ""
         """Why the device's kernels cannot run this network; empty if they can."""
         if self.kernel_refusal:
             log.warning("the target runs by plain torch: %s", self.kernel_refusal)
-        self.weights = weights if has_kernels and not self.kernel_refusal else None
+        self.weights: DecoderWeights | QuantDecoder | None = None
         """All tensors as they were read, if kernels may run the layers, else None; the layers here share
         them.
         """
+        if has_kernels and not self.kernel_refusal:
+            assert not isinstance(weights, NarrowDecoder), "narrow weights are for a CPU"
+            self.weights = weights
         if isinstance(weights, QuantDecoder):
             self._use_quantised(weights)
             return
@@ -161,10 +164,11 @@ class Decoder:
         if not self.try_native(wait=True):
             self._lay_out(weights, layout)
 
-    def _lay_out(self, weights: DecoderWeights, request: str) -> None:
+    def _lay_out(self, weights: DecoderWeights | NarrowDecoder, request: str) -> None:
         """Creates the plain-torch layers."""
-        spec, layers = self.spec, [self.native_loader.plain_layer(layer) for layer in weights.layers]
-        head = self.native_loader.plain(weights.head)
+        wide = [layer.widened if isinstance(layer, NarrowLayer) else layer for layer in weights.layers]
+        spec, layers = self.spec, [self.native_loader.plain_layer(layer) for layer in wide]
+        head = self.native_loader.plain(dense(weights.head))
         matrices = [matrix for layer in layers for matrix in layer.matrices]
         self.layout = layout = choose_layout([*matrices, head], request)
         self.layers = [DecoderLayer(layer, spec.heads, spec.eps, layout) for layer in layers]
@@ -210,9 +214,16 @@ class Decoder:
             spec.num_layers, num_pages, page_size, spec.num_kv_heads, spec.head_dim, self.dtype, self.device
         )
 
+    @property
+    def embedding(self) -> Tensor:
+        """The embeddings of all tokens [vocab, hidden]; a narrow embedding is dequantised for every call."""
+        return dense(self._embedding)
+
     def embed(self, token_ids: Tensor) -> Tensor:
         """Maps token ids [tokens] to embeddings [tokens, hidden]."""
-        return F.embedding(token_ids, self.embedding)
+        if isinstance(self._embedding, Tensor):
+            return F.embedding(token_ids, self._embedding)
+        return self._embedding.rows(token_ids)
 
     def forward(self, batch: PassBatch, pool: KVPool, feature_layers: Sequence[int] = ()) -> PassOutput:
         """Runs all layers over the batch and writes its K/V to the pool.

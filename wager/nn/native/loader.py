@@ -22,7 +22,7 @@ from wager.errors import ConfigError
 from wager.nn.layers.decoder_layer import LayerWeights, Linear
 from wager.nn.native import library
 from wager.nn.native.library import Library
-from wager.nn.native.pack import HALVES, Packer, dequantised
+from wager.nn.native.pack import BYTES, FLOATS, HALVES, NAMES, Packer, dequantised
 from wager.nn.native.passes import Storage
 
 log = logging.getLogger(__name__)
@@ -76,6 +76,11 @@ class PassOptions:
     def quant_bits(self) -> int | None:
         """Number of bits of the weights that kernels use; None: full width."""
         return _NARROW_BITS.get(self.weights) if self.kernels else None
+
+    def keeps_narrow(self, dtype: torch.dtype, device: torch.device | str, layout: str) -> bool:
+        """Whether weights that a file has quantised are kept so: native passes may multiply them."""
+        wanted = self.native != "off" and self.weights == "auto" and not self.is_drafter
+        return wanted and layout == "auto" and dtype == torch.float32 and torch.device(device).type == "cpu"
 
     @property
     def storage(self) -> Storage:
@@ -214,5 +219,8 @@ def _too_small(options: PassOptions, num_bytes: int) -> str:
 
 def describe_layout(library: Library, packer: Packer) -> str:
     """Returns a description of a native network's layout."""
-    kept = "int8" if 2 in packer.kinds else "bfloat16" if HALVES in packer.kinds else "float32"
+    kinds = packer.kinds
+    if kinds <= {FLOATS, HALVES, BYTES}:
+        kinds = {max(kinds)}
+    kept = ", ".join(NAMES[kind] for kind in sorted(kinds, reverse=True))
     return f"native {library.simd}: {kept} weights"

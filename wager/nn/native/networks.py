@@ -14,6 +14,7 @@ from torch import Tensor
 
 from wager.nn.layers.attention import HeadShape
 from wager.nn.layers.decoder_layer import LayerWeights
+from wager.nn.narrow import AnyWeight, NarrowLayer, dense
 from wager.nn.native.library import Library
 from wager.nn.native.loader import PassOptions, describe_layout
 from wager.nn.native.pack import Packer
@@ -56,13 +57,13 @@ class DecoderTensors(Protocol):
     """The weights of a decoder."""
 
     @property
-    def embedding(self) -> Tensor: ...
+    def embedding(self) -> AnyWeight: ...
     @property
-    def layers(self) -> Sequence[LayerWeights]: ...
+    def layers(self) -> Sequence[LayerWeights | NarrowLayer]: ...
     @property
     def norm(self) -> Tensor: ...
     @property
-    def head(self) -> Tensor: ...
+    def head(self) -> AnyWeight: ...
 
 
 class DrafterTensors(Protocol):
@@ -105,13 +106,13 @@ def native_decoder(
     return PackedDecoder(network, describe_layout(library, packer), NativeTop(library))
 
 
-def _heads(library: Library, packer: Packer, weight: Tensor, options: PassOptions) -> Heads:
+def _heads(library: Library, packer: Packer, weight: AnyWeight, options: PassOptions) -> Heads:
     """Returns the head and a quantised head for guesses, which a drafter reads in a fraction of the time."""
     exact = NativeHead(library, packer, weight)
     if options.weights != "auto" or options.storage.quantised:
         return Heads(exact, exact)
     rough = make_packer(library, [], [weight], 1, Storage(quantised=True))
-    return Heads(exact, NativeHead(library, rough, weight))
+    return Heads(exact, NativeHead(library, rough, dense(weight)))
 
 
 def native_drafter(

@@ -1,23 +1,30 @@
-"""Converts weights to the layout of the native code: panels of outputs, in float32, bfloat16 or int8.
+"""Converts weights to the layout of the native code: panels of outputs, in float32 or a narrower form.
 
-A published bfloat16 weight stays bfloat16: the product widens it in a register, so the results are those of
-float32 with half the bytes to read. int8 is symmetric, with one scale per output and GROUP inputs. All
-weights of a network are in one memory area with large pages. This module knows no model; passes.py uses it.
+A published bfloat16 weight stays bfloat16, and a quantised weight of a GGUF file stays quantised: the product
+widens it in a register, so the results are those of float32 with fewer bytes to read. int8 is symmetric, with
+one scale per output and GROUP inputs. All weights of a network are in one memory area with large pages. This
+module knows no model; passes.py uses it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import mmap
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from wager.nn.gguf_blocks import GroupedWeight
+from wager.nn.narrow import AnyWeight
 from wager.nn.native.library import Matrix
 
-FLOATS, HALVES, BYTES = range(3)
+FLOATS, HALVES, BYTES, NIBBLES, CODES, SHORTS = range(6)
+NAMES = ("float32", "bfloat16", "int8", "4-bit", "8-bit", "8-bit in groups of 16")
+"""What each kind of stored weights is called."""
 GROUP = 32
 _ALIGN = 64
 
@@ -90,9 +97,17 @@ def _memory(num_bytes: int) -> mmap.mmap:
     return memory
 
 
+def return_freed_memory() -> None:
+    """Gives memory that loading needed for a moment back to the system, where the C library keeps it."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(0)
+
+
 class Packer:
-    """Packs matrices for one vector width: int8 if `quantised`, bfloat16 if `narrow` and exact, else
-    float32.
+    """Packs matrices for one vector width: int8 if `quantised`, else as published if `narrow`, else float32.
+
+    What is published in bfloat16 or quantised stays so.
     """
 
     def __init__(self, lanes: int, store: Store, quantised: bool = False, narrow: bool = True) -> None:
@@ -105,24 +120,26 @@ class Packer:
         """Returns the address of a copy of float values."""
         return self._store.place(values.float()).data_ptr()
 
-    def matrix(self, weight: Tensor, bias: Tensor | None = None) -> Matrix:
+    def matrix(self, weight: AnyWeight, bias: Tensor | None = None) -> Matrix:
         """Packs outputs in order; the last panel is padded with zeros."""
         missing = -weight.shape[0] % self.panel
-        return self._pack(
-            F.pad(weight, (0, 0, 0, missing)), None if bias is None else F.pad(bias, (0, missing))
-        )
+        padded = _change_rows(weight, lambda part: F.pad(part, (0, 0, 0, missing)))
+        return self._pack(padded, None if bias is None else F.pad(bias, (0, missing)))
 
-    def heads(self, weight: Tensor, bias: Tensor | None, head_dim: int) -> Matrix:
+    def heads(self, weight: AnyWeight, bias: Tensor | None, head_dim: int) -> Matrix:
         """Packs outputs so that every head begins a new panel."""
         missing, count = -head_dim % self.panel, weight.shape[0] // head_dim
-        padded = F.pad(weight.view(count, head_dim, -1), (0, 0, 0, missing)).flatten(0, 1)
+
+        def padded(part: Tensor) -> Tensor:
+            return F.pad(part.view(count, head_dim, -1), (0, 0, 0, missing)).flatten(0, 1)
+
         if bias is not None:
             bias = F.pad(bias.view(count, head_dim), (0, missing)).flatten()
-        return self._pack(padded, bias)
+        return self._pack(_change_rows(weight, padded), bias)
 
-    def gates(self, weight: Tensor, bias: Tensor | None) -> Matrix:
+    def gates(self, weight: AnyWeight, bias: Tensor | None) -> Matrix:
         """Packs [gate; up]: each panel has as many gates as a vector has lanes, followed by their ups."""
-        padded = self._paired(weight)
+        padded = _change_rows(weight, self._paired)
         return self._pack(padded, None if bias is None else self._paired(bias[:, None])[:, 0])
 
     def _paired(self, both: Tensor) -> Tensor:
@@ -130,7 +147,9 @@ class Packer:
         halves = F.pad(both.view(2, middle, -1), (0, 0, 0, -middle % self.lanes))
         return halves.unflatten(1, (-1, self.lanes)).transpose(0, 1).flatten(0, 2)
 
-    def _pack(self, weight: Tensor, bias: Tensor | None) -> Matrix:
+    def _pack(self, weight: AnyWeight, bias: Tensor | None) -> Matrix:
+        if isinstance(weight, GroupedWeight):
+            return self._pack_codes(weight, bias)
         num_panels, inputs = weight.shape[0] // self.panel, weight.shape[1]
         kind, scales = FLOATS, None
         panels = weight.float()
@@ -146,6 +165,44 @@ class Packer:
         address = self._store.place(steps.transpose(1, 2)).data_ptr()
         own_bias = None if bias is None else self.vector(bias)
         return Matrix(address, scales, own_bias, num_panels, inputs, kind)
+
+    def _pack_codes(self, weight: GroupedWeight, bias: Tensor | None) -> Matrix:
+        """Packs a quantised weight; four bytes hold the codes of 8 or 4 consecutive inputs of an output."""
+        kind, weight = _native_form(weight)
+        num_panels, inputs = weight.shape[0] // self.panel, weight.shape[1]
+        codes = weight.codes.contiguous()
+        if kind == NIBBLES:
+            codes = codes[:, ::2] | (codes[:, 1::2] << 4)
+        words = codes.contiguous().view(torch.int32).view(num_panels, self.panel, -1)
+        parts = [weight.scales] if weight.offsets is None else [weight.scales, weight.offsets]
+        scales = torch.stack([part.reshape(num_panels, self.panel, -1) for part in parts], dim=1)
+        self.kinds.add(kind)
+        return Matrix(
+            self._store.place(words.transpose(1, 2)).data_ptr(),
+            self._store.place(scales.permute(0, 3, 1, 2)).data_ptr(),
+            None if bias is None else self.vector(bias),
+            num_panels,
+            inputs,
+            kind,
+        )
+
+
+class _NativeForm(NamedTuple):
+    kind: int
+    weight: GroupedWeight
+
+
+def _native_form(weight: GroupedWeight) -> _NativeForm:
+    """Returns the same weight in the narrowest form that the native code has for it."""
+    if weight.bits == 4 and weight.group == 32:
+        return _NativeForm(NIBBLES, weight.with_offsets())
+    if weight.group == 32 and weight.offsets is None:
+        return _NativeForm(CODES, weight)
+    return _NativeForm(SHORTS, weight.regrouped(16).with_offsets())
+
+
+def _change_rows(weight: AnyWeight, change: Callable[[Tensor], Tensor]) -> AnyWeight:
+    return weight.each(change) if isinstance(weight, GroupedWeight) else change(weight)
 
 
 class Extent(NamedTuple):

@@ -19,6 +19,7 @@ from torch import Tensor
 from wager.kvcache.pool import KVPool, Place
 from wager.nn.batch import BlockBatch, BlockRow, PassBatch, PassRow
 from wager.nn.layers.decoder_layer import LayerWeights
+from wager.nn.narrow import AnyWeight, NarrowLayer
 from wager.nn.native.library import (
     ALL,
     ALL_BUT_CAUSAL_IN_WINDOWS,
@@ -67,7 +68,11 @@ class Stack:
     """The packed layers of a network."""
 
     def __init__(
-        self, library: Library, packer: Packer, shape: Shape, layers: Sequence[LayerWeights]
+        self,
+        library: Library,
+        packer: Packer,
+        shape: Shape,
+        layers: Sequence[LayerWeights | NarrowLayer],
     ) -> None:
         self.library, self.shape = library, shape
         self._packer = packer  # owns the memory of all weights
@@ -91,7 +96,7 @@ class Stack:
         self._scratch.run(call, self._net, byref(record))
 
 
-def _layer(packer: Packer, weights: LayerWeights, shape: Shape, window: int | None) -> Layer:
+def _layer(packer: Packer, weights: LayerWeights | NarrowLayer, shape: Shape, window: int | None) -> Layer:
     return Layer(
         packer.vector(weights.input_norm),
         None if weights.qk_norm is None else packer.vector(weights.qk_norm),
@@ -113,8 +118,8 @@ class Storage(NamedTuple):
 
 def make_packer(
     library: Library,
-    layers: Sequence[LayerWeights],
-    others: Sequence[Tensor],
+    layers: Sequence[LayerWeights | NarrowLayer],
+    others: Sequence[AnyWeight],
     head_dim: int,
     storage: Storage,
 ) -> Packer:
@@ -165,7 +170,7 @@ def _pool(pool: KVPool) -> Pool:
 class NativeHead:
     """The product of the head."""
 
-    def __init__(self, library: Library, packer: Packer, weight: Tensor) -> None:
+    def __init__(self, library: Library, packer: Packer, weight: AnyWeight) -> None:
         self._library, self._packer, self._size = library, packer, weight.shape[0]
         self._matrix = packer.matrix(weight)
         self._pointer, self._scratch = byref(self._matrix), Workspace()
@@ -194,10 +199,13 @@ class Heads(NamedTuple):
 class NativeDecoder:
     """All layers of a decoder, and its heads."""
 
-    def __init__(self, stack: Stack, norm: int, embedding: Tensor, heads: Heads, rotary: Rotary) -> None:
+    def __init__(self, stack: Stack, norm: int, embedding: AnyWeight, heads: Heads, rotary: Rotary) -> None:
+        """Prepares the passes; the library looks up a plain embedding itself."""
         self._stack, self._rotary, self.heads = stack, rotary, heads
         self._embedding = embedding
-        stack.net.norm, stack.net.embedding = norm, embedding.data_ptr()
+        stack.net.norm = norm
+        if isinstance(embedding, Tensor):
+            stack.net.embedding = embedding.data_ptr()
         stack.net.vocab = embedding.shape[0]
 
     def forward(
@@ -213,11 +221,12 @@ class NativeDecoder:
         turns = self._rotary.table(max(row.kv_len for row in batch.rows))
         taps = np.array(feature_layers, np.int64)
         token_ids, positions, slots = _plain(batch.token_ids), _plain(batch.positions), _plain(batch.slots)
+        embeddings = self._embeddings(token_ids)
         record = Pass(
             count,
             len(batch.rows),
             token_ids.data_ptr(),
-            None,
+            None if embeddings is None else embeddings.data_ptr(),
             positions.data_ptr(),
             slots.data_ptr(),
             turns.data_ptr(),
@@ -232,6 +241,16 @@ class NativeDecoder:
         )
         self._stack.run(self._stack.library.run_pass, record)
         return out, features
+
+    def _embeddings(self, token_ids: Tensor) -> Tensor | None:
+        """Returns the tokens' embeddings if the embedding is narrow; raises InputError for a wrong id."""
+        if isinstance(self._embedding, Tensor):
+            return None
+        try:
+            return self._embedding.rows(token_ids)
+        except IndexError:
+            raise_refusal(-1)
+            raise
 
 
 class NativeDFlash:
