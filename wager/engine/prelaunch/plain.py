@@ -49,7 +49,7 @@ class PlainPrelaunch:
 
         The policy is asked about few rows before that. Many take longer than a pass may leave, so it is asked
         once the next pass is launched, about the step behind that. Returns whether the device stood still
-        because asking took too long. Precondition: `can_follow`, and the choices are on the device.
+        because asking about many took too long. Precondition: `can_follow`; the choices are on the device.
         """
         assert pending.device_tokens is not None
         may_draft, self._may_draft = self._may_draft, False
@@ -58,8 +58,8 @@ class PlainPrelaunch:
         coming = self._coming(rows)
         if coming is not None and len(coming) <= ASKED_FIRST:
             if self._drafts(coming):
-                return pending.is_done
-            self._has_asked, coming = True, None
+                return False
+            coming = None
         self._launch(rows, result, pending.device_tokens)
         is_late, self._has_asked = self._has_asked and pending.is_done, coming is not None
         if coming is not None:
