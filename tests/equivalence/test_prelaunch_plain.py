@@ -83,44 +83,37 @@ def test_nothing_is_prelaunched_where_the_host_processes_scores(world: World, on
     assert not begun
 
 
-def test_drafting_goes_on_behind_prelaunched_passes(world: World, on_kernels: None) -> None:
-    """Features of such passes are kept: the drafter has seen all of the text when it is asked again."""
-    engine, plain = engine_of(world, "ar"), engine_of(world, "ar", kernels="off")
-    asked = jobs(0.0)
+def change_to_drafting(engine: Engine, asked: Sequence[Job]) -> tuple[dict[Any, list[int]], int, int]:
+    """Decodes plainly for five steps, then with drafts. Returns the texts and the passes launched behind
+    others in both parts.
+    """
     for index, job in enumerate(asked):
         engine.add(index, job.prompt, job.params)
-    begun, tokens = passes_behind(engine), dict[Any, list[int]]()
+    begun, tokens, before = passes_behind(engine), dict[Any, list[int]](), 0
     for step in range(40):
         if step == 5:
             engine.set_policy("tree:6")
+            before = len(begun)
         for event in engine.step():
             tokens.setdefault(event.request_id, []).extend(event.token_ids)
-    assert begun and engine.telemetry.verified > 0
-    assert [tokens[index] for index in range(3)] == alone(plain, asked)
+    return tokens, before, len(begun) - before
 
 
-def test_many_rows_are_asked_behind_the_launch_and_write_the_same(
-    world: World, on_kernels: None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("num_first", "num_behind"), [(8, 0), (0, 1)])
+def test_drafting_goes_on_behind_prelaunched_passes(
+    world: World, on_kernels: None, monkeypatch: pytest.MonkeyPatch, num_first: int, num_behind: int
 ) -> None:
-    """One plain pass is still launched behind the one in which the policy would have drafters run."""
-    plain = engine_of(world, "ar", kernels="off")
-    asked, drafts = jobs(0.0), list[int]()
-    for num_first in (8, 0):
-        monkeypatch.setattr("wager.engine.prelaunch.plain.ASKED_FIRST", num_first)
-        engine = engine_of(world, "ar")
-        for index, job in enumerate(asked):
-            engine.add(index, job.prompt, job.params)
-        begun, tokens = passes_behind(engine), dict[Any, list[int]]()
-        for step in range(40):
-            if step == 5:
-                engine.set_policy("tree:6")
-                before = len(begun)
-            for event in engine.step():
-                tokens.setdefault(event.request_id, []).extend(event.token_ids)
-        assert [tokens[index] for index in range(3)] == alone(plain, asked)
-        assert engine.telemetry.verified > 0 and is_clean(engine)
-        drafts.append(len(begun) - before)
-    assert drafts == [0, 1]
+    """Features of such passes are kept: the drafter has seen all of the text when it is asked again.
+
+    Many rows are asked once the next pass is launched, so that one plain pass more is launched.
+    """
+    monkeypatch.setattr("wager.engine.prelaunch.plain.ASKED_FIRST", num_first)
+    engine, plain = engine_of(world, "ar"), engine_of(world, "ar", kernels="off")
+    asked = jobs(0.0)
+    tokens, before, behind = change_to_drafting(engine, asked)
+    assert before and behind == num_behind and engine.telemetry.verified > 0
+    assert [tokens[index] for index in range(3)] == alone(plain, asked)
+    assert is_clean(engine)
 
 
 def host_launches_of(engine: Engine) -> list[int]:

@@ -142,9 +142,8 @@ class Auto:
                 allowance_ms -= START_ALLOWANCE * step.plain_ms
         else:
             best = min(options, key=_price_of_information)
-            is_due = (
-                len(rows) > 1 or self.exploration.is_due
-            )  # Many rows show at once what one shows in time.
+            # Many rows show at once what one row shows in time, so only one row has to pause.
+            is_due = len(rows) > 1 or self.exploration.is_due
             if not is_due or not self.exploration.affords(best.risk_ms):
                 return plain
             details = details._replace(loss_ms=best.risk_ms)
