@@ -6,7 +6,18 @@ import pytest
 
 from wager.config import EngineConfig
 from wager.errors import ModelError
-from wager.pairs import DEMO, DEMO_FOLDER, PAIRS, SHIPPED, Pair, drafter_beside, find_pair, shipped_folder
+from wager.pairs import (
+    DEMO,
+    DEMO_FOLDER,
+    FETCHED,
+    MODELS_FOLDER,
+    PAIRS,
+    SHIPPED,
+    Pair,
+    drafter_beside,
+    find_pair,
+    shipped_folder,
+)
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.target)
@@ -101,6 +112,14 @@ def test_the_names_that_ship_are_folders_of_the_package(name: str, folder: str) 
     assert (DEMO_FOLDER / folder / "config.json").is_file()
     match = find_pair(name)
     assert match is not None and match.pair in SHIPPED and match.exact
+
+
+def test_the_drafter_of_the_fetched_model_ships() -> None:
+    place = shipped_folder("smollm2/drafter")
+    assert place is not None and place.is_file() and place.is_relative_to(MODELS_FOLDER)
+    for name in ("smollm2", "smollm2/drafter"):
+        match = find_pair(name)
+        assert match is not None and match.pair in FETCHED and match.exact
 
 
 @pytest.mark.parametrize(

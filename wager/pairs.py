@@ -18,6 +18,7 @@ __all__ = [
     "DEMO",
     "DEMO_FOLDER",
     "FETCHED",
+    "MODELS_FOLDER",
     "PAIRS",
     "SHIPPED",
     "Match",
@@ -33,7 +34,10 @@ BUILT_IN = ("none", "lookup")
 DEMO = "demo"
 """Name of the pair that ships; it is the default model."""
 
-DEMO_FOLDER = Path(__file__).parent / "models" / DEMO
+MODELS_FOLDER = Path(__file__).parent / "models"
+"""Folder of everything with weights inside the package."""
+
+DEMO_FOLDER = MODELS_FOLDER / DEMO
 """Folder of the demo pair inside the package, with its target, drafter and chain drafter."""
 
 
@@ -94,18 +98,21 @@ SHIPPED: tuple[Pair, ...] = (
 )
 """The demo pair with each of its drafters; "auto" takes the first."""
 
-FETCHED: tuple[Pair, ...] = (Pair("smollm2", "lookup", "llama", "`wager fetch smollm2` brings it"),)
-"""Models that `wager fetch` brings to this machine, with their drafters."""
+FETCHED: tuple[Pair, ...] = (Pair("smollm2", "smollm2/drafter", "llama", "`wager fetch smollm2` brings it"),)
+"""Models that `wager fetch` brings to this machine, with their drafters, which ship with Wager."""
 
 
 def shipped_folder(name: str) -> Path | None:
-    """Returns the folder of `demo`, `demo/drafter` or `demo/chain`, and None for every other name.
+    """Returns the folder of `demo`, `demo/drafter` or `demo/chain`, the file of `smollm2/drafter`, and None for
+    every other name.
 
     These names take precedence over folders of the same name; write `./demo` for such a folder. The function
-    does not check whether the folder exists.
+    does not check whether the folder or file exists.
     """
     if name == DEMO:
         return DEMO_FOLDER / "target"
+    if name in {pair.drafter for pair in FETCHED}:
+        return MODELS_FOLDER / f"{name}.gguf"
     known = {pair.drafter for pair in SHIPPED}
     return DEMO_FOLDER / name.partition("/")[2] if name in known else None
 
@@ -117,7 +124,7 @@ def find_pair(name: str, pairs: Iterable[Pair] = PAIRS) -> Match | None:
     are fetched must match exactly.
     """
     shipped = next((pair for pair in SHIPPED if name in (pair.target, pair.drafter)), None)
-    shipped = shipped or next((pair for pair in FETCHED if name == pair.target), None)
+    shipped = shipped or next((pair for pair in FETCHED if name in (pair.target, pair.drafter)), None)
     if shipped is not None:
         return Match(shipped, True)
     wanted = _normalized(name)

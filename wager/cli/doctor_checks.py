@@ -114,7 +114,7 @@ def local_folder(name: str) -> Path | None:
     """
     shipped = shipped_folder(name)
     if shipped is not None:
-        return shipped if shipped.is_dir() else None
+        return shipped if shipped.exists() else None
     fetched = fetched_path(name)
     if fetched is not None:
         return fetched if is_fetched(name) else None

@@ -59,23 +59,26 @@ def _as_dict(match: Match) -> dict[str, object]:
         found |= {
             "licence": model.licence,
             "target_bytes": model.num_bytes,
+            "drafter_bytes": num_bytes(pair.drafter),
             "fetched": is_fetched(pair.target),
         }
     return found
 
 
 def num_bytes(name: str) -> int:
-    """Returns the size of a demo model on disk; 0 if it is missing."""
-    folder = shipped_folder(name)
-    assert folder is not None, name
-    return sum(file.stat().st_size for file in folder.glob("*") if file.is_file())
+    """Returns the size on disk of a model that ships; 0 if it is missing."""
+    place = shipped_folder(name)
+    assert place is not None, name
+    files = place.glob("*") if place.is_dir() else [place]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _note(pair: Pair) -> str:
     if pair in FETCHED:
         model = FETCHABLE[pair.target]
         state = "fetched" if is_fetched(pair.target) else pair.note
-        return f"{state}; {model.num_bytes / 1e6:.1f} MB, {model.licence}"
+        sizes_mb = f"{model.num_bytes / 1e6:.1f} + {num_bytes(pair.drafter) / 1e6:.1f} MB"
+        return f"{state}; {sizes_mb}, {model.licence}"
     if pair not in SHIPPED:
         return pair.note
     sizes = [num_bytes(pair.target), num_bytes(pair.drafter)]

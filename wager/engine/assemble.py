@@ -118,7 +118,7 @@ def find_folder(model: str) -> Path:
     if not model:
         raise ModelError("no model given: name a folder, a GGUF file or a hub repository")
     shipped = shipped_folder(model)
-    if shipped is not None and not shipped.is_dir():
+    if shipped is not None and not shipped.exists():
         raise ModelError(f"{model}: ships with Wager, but is not in this installation")
     path = shipped or _fetched(model) or Path(model).expanduser()
     if path.is_dir() or is_gguf(path):
