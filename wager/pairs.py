@@ -103,8 +103,7 @@ FETCHED: tuple[Pair, ...] = (Pair("smollm2", "smollm2/drafter", "llama", "`wager
 
 
 def shipped_folder(name: str) -> Path | None:
-    """Returns the folder of `demo`, `demo/drafter` or `demo/chain`, the file of `smollm2/drafter`, and None for
-    every other name.
+    """Returns the place of `demo`, `demo/drafter`, `demo/chain` or `smollm2/drafter`, otherwise None.
 
     These names take precedence over folders of the same name; write `./demo` for such a folder. The function
     does not check whether the folder or file exists.
