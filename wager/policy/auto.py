@@ -61,8 +61,8 @@ SURPRISE = 4.0
 """Standard deviations by which an exploration's draft must have been better than expected to cost nothing."""
 LONG_PLAIN = 256
 """Plain steps in a row in which the pauses between asking many rows grow by their first length."""
-FEW_OCTAVES = 3
-"""Octaves of rows, up to 8 rows, that are asked about even if that delays a step: they draft too often."""
+FEW_OCTAVES = 4
+"""Octaves of rows, up to 16 rows, that are asked about even if that delays a step: they draft too often."""
 MOST_LATE = 0.5
 """Plain steps of delay by asking that are remembered: one long delay may have been chance."""
 WHOLE_EVERY = 8

@@ -21,7 +21,7 @@ from wager.engine.rows import NO_TREE, StepRow
 from wager.engine.scheduler import Planned
 from wager.target import PendingChoices, RunResult, RunRow
 
-ASKED_FIRST = 8
+ASKED_FIRST = 16
 """Rows up to which the policy is asked before the next pass is launched; a row takes some 40 us."""
 _UNREAD = (0,)
 """Stands for a pending token that only the device knows yet."""
