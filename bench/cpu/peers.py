@@ -1,9 +1,12 @@
-"""The demo target in Wager and in llama.cpp, in one process: tokens per second, and one pass by its tokens.
+"""A target in Wager and in llama.cpp, in one process: tokens per second, and one pass by its tokens.
 
     python -m bench.cpu.peers [--limit N] [--rounds 1] [--int8] [--setup "NAME=POLICY[,FIELD=VALUE...]"]
+    python -m bench.cpu.peers --file MODEL.gguf [--temperature 0.8] [--json cpu_peers_gguf.json]
 
-The target is converted to GGUF (float32, Q8_0); llama.cpp decodes it plainly, greedily, with as many threads
-as Wager, in whichever way it is fastest. First the scores of both are compared: it must be the same model.
+The demo target is converted to GGUF (float32, Q8_0); with --file both read that file instead. llama.cpp
+decodes plainly, greedily, with as many threads as Wager, in whichever way it is fastest. With --temperature
+Wager samples and llama.cpp is still greedy, which takes it no longer. First the scores of both are compared:
+it must be the same model.
 Then everybody answers every prompt there and back (A B C C B A), all answers of one length; nothing is kept
 between them but what a policy learns. Wager runs as `ar`, `auto` and what --int8 and --setup add.
 """
@@ -24,6 +27,7 @@ from bench.cpu.gguf_file import FORMS, library, write_gguf
 from bench.cpu.peers_figures import (
     F32,
     Q8,
+    SAME_FILE,
     Clocks,
     bars,
     decode_rate,
@@ -55,7 +59,7 @@ from wager.errors import ConfigError, ModelError, WagerError
 from wager.llm import LLM
 from wager.records import SamplingParams
 
-NAMES = {"f32": F32, "bf16": "llama.cpp BF16", "q8_0": Q8}
+NAMES = {"f32": F32, "bf16": "llama.cpp BF16", "q8_0": Q8, "file": SAME_FILE}
 PARTS = ("passes", "answers")
 SAME = 1e-2
 """The largest difference of a float32 score at which it still is the same model; near 1e-4 is found."""
@@ -144,7 +148,7 @@ def load_wager(setups: Sequence[Setup], options: argparse.Namespace) -> list[Nam
     """Load them; those with the same settings share their weights."""
     loaded: dict[tuple[tuple[str, object], ...], LLM] = {}
     shared: dict[str, object] = {
-        "model": options.model,
+        "model": options.file or options.model,
         "dtype": "float32",
         "prefix_reuse": False,
         "threads": options.threads,
@@ -164,8 +168,10 @@ def load_llama(bench: Bench, forms: Sequence[str], folder: Path, options: argpar
     llm = bench.plain.llm
     longest = max(len(one.token_ids) for one in bench.prompts) + options.max_tokens
     base = LlamaSettings(threads=options.threads, num_context=max(longest, 512))
-    for form in forms:
-        path = write_gguf(llm.engine.parts.folder, folder / f"target-{form}.gguf", form)
+    for form in ["file"] if options.file else forms:
+        path = Path(llm.engine.parts.folder)
+        if not options.file:
+            path = write_gguf(path, folder / f"target-{form}.gguf", form)
         model = bench.models[form] = LlamaModel(path)
         near = _llama_near(bench, model, base)
         times = _probe(bench, model, base)
@@ -298,7 +304,8 @@ def run(options: argparse.Namespace, bench: Bench, asked: RunOptions) -> None:
 def _config(options: argparse.Namespace, bench: Bench, asked: RunOptions) -> dict[str, object]:
     wanted = ("dtype", "passes", "layout", "threads", "drafter")
     return {
-        "model": shown(options.model),
+        "model": shown(options.file or options.model),
+        "temperature": asked.temperature,
         "threads": options.threads,
         "prompts": len(bench.prompts),
         "max_tokens": asked.max_tokens,
@@ -317,9 +324,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("gguf", "llama_cpp"):  # before anything is loaded that takes time
         library(name)
     setups = all_setups([*(INT8 if options.int8 else ()), *options.setup])
-    asked = RunOptions(max_tokens=options.max_tokens, rounds=options.rounds)
+    asked = RunOptions(max_tokens=options.max_tokens, rounds=options.rounds, temperature=options.temperature)
     wager = load_wager(setups, options)
-    prompts = encode(wager[0].llm, first_of_each_kind(load_suite("demo"), options.limit), asked.max_tokens)
+    prompts = encode(
+        wager[0].llm,
+        first_of_each_kind(load_suite(options.suite, options.prompts), options.limit),
+        asked.max_tokens,
+    )
     bench = Bench(wager, prompts)
     with ExitStack() as open_things:
         folder = options.gguf or Path(open_things.enter_context(tempfile.TemporaryDirectory()))
@@ -347,6 +358,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m bench.cpu.peers", description=__doc__, formatter_class=form)
     add = parser.add_argument
     add("--model", default="demo", help="a Qwen3 target's folder [demo]")
+    add("--file", default="", metavar="MODEL", help="a GGUF file, or a fetched model's name, that both read")
+    add("--suite", default=None, help="the prompts' suite [demo]")
+    add("--prompts", type=Path, default=None, help="a prompt file instead")
+    add("--temperature", type=float, default=0.0, help="of Wager's answers [0]")
     add("--limit", type=int, default=None, help="only the first N prompts of each kind")
     add("--max-tokens", type=int, default=128, help="tokens of every answer [128]")
     add("--rounds", type=int, default=1, help="how often all prompts are answered [1]")

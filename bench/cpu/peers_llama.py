@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from bench.cpu.gguf_file import library
 from wager.bench.records import Answer, Timing
-from wager.errors import ConfigError, ModelError, one_line
+from wager.errors import ModelError, one_line
 from wager.records import SamplingParams
 
 __all__ = ["CACHES", "LlamaContext", "LlamaModel", "LlamaPeer", "LlamaSettings", "ScoredBatch", "Scores"]
@@ -174,7 +174,7 @@ class ScoredBatch:
 
 
 class LlamaPeer:
-    """Plain greedy decoding by llama.cpp, as a contender of `wager bench`."""
+    """Plain greedy decoding by llama.cpp, whatever the temperature of the request: sampling takes no less."""
 
     compared = False  # a near-tie decides otherwise in another order of sums
 
@@ -185,8 +185,6 @@ class LlamaPeer:
         """Nothing is kept between answers."""
 
     def answer(self, prompt_ids: Sequence[int], params: SamplingParams) -> Answer:
-        if not params.is_greedy:
-            raise ConfigError("temperature", params.temperature, "0: llama.cpp decodes greedily here")
         context, start = self.context, time.perf_counter()
         context.keep(0)
         context.read(prompt_ids)
