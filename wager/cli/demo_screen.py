@@ -42,8 +42,8 @@ class DemoScreen(Protocol):
         """Called before each run, with its number."""
         ...
 
-    def show(self, trial: Trial) -> None:
-        """Called after a prompt's runs."""
+    def show(self, trial: Trial, verdict: str) -> None:
+        """Called after a prompt's runs; `verdict` says what they show."""
         ...
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ class QuietScreen:
 
     def running(self, number: int) -> None: ...
 
-    def show(self, trial: Trial) -> None: ...
+    def show(self, trial: Trial, verdict: str) -> None: ...
 
     def close(self) -> None: ...
 
@@ -79,15 +79,15 @@ class LineScreen:
 
     def running(self, number: int) -> None: ...
 
-    def show(self, trial: Trial) -> None:
+    def show(self, trial: Trial, verdict: str) -> None:
         if self._brief:
-            self._console.print(brief_line(trial))
+            self._console.print(brief_line(trial, verdict), soft_wrap=True)
             return
         plain, wager = trial.plain[0], trial.wager[0]
         self._console.print(_indented(plain.output.text.strip("\n"), "  | "), soft_wrap=True)
         self._console.print(Text(f"  plain  {_progress(plain, plain.time_s)}"))
         self._console.print(Text(f"  Wager  {_progress(wager, wager.time_s)}, {_bets(wager, wager.time_s)}"))
-        self._console.print(Text(f"  {verdict(trial)}"))
+        self._console.print(Text(f"  {verdict}"))
 
     def close(self) -> None: ...
 
@@ -122,10 +122,10 @@ class SideBySideScreen:
         status = f"{self._prompt.kind}: timing {name}, run {number + 1} of {len(self._order)}"
         self._draw(Text(status, style="dim"))
 
-    def show(self, trial: Trial) -> None:
+    def show(self, trial: Trial, verdict: str) -> None:
         if self._brief:
             self.close()
-            self._console.print(brief_line(trial))
+            self._console.print(brief_line(trial, verdict))
             return
         styles = STYLES | {"guess": "underline"} if self._console.no_color else STYLES
         sides = [self._side(trial, run, styles) for run in (trial.plain[0], trial.wager[0])]
@@ -135,7 +135,7 @@ class SideBySideScreen:
             status = Text(_bets(sides[1].run, now_s), style="dim")
             self._draw(self._view(trial, sides, now_s, height, status))
             self._sleep(_FRAME_S)
-        self._draw(self._view(trial, sides, end_s, height, Text(verdict(trial), style="bold")))
+        self._draw(self._view(trial, sides, end_s, height, Text(verdict, style="bold")))
         self.close()
         self._console.print()
 
@@ -201,27 +201,11 @@ class _Side:
         )
 
 
-def brief_line(trial: Trial) -> Text:
+def brief_line(trial: Trial, verdict: str) -> Text:
     """Describes a trial in one line."""
     plain, wager = trial.plain[0], trial.wager[0]
     speeds = f"plain {_speed(plain):.0f}, Wager {_speed(wager):.0f} tokens/s"
-    return Text(f"second {trial.prompt.kind} prompt: {speeds}; {verdict(trial)}")
-
-
-def verdict(trial: Trial) -> str:
-    """Says whether the texts are the same, and how the times compare."""
-    place = trial.first_difference
-    if place is None:
-        times = [sum(run.time_s for run in runs) for runs in (trial.plain, trial.wager)]
-        count = trial.plain[0].num_tokens
-        speedup = times[0] / times[1]
-        return f"all four runs produced the same {count} tokens; Wager was {speedup:.2f}x as fast"
-    if trial.is_near_tie:
-        return (
-            f"the texts differ from token {place + 1} on, at a near-tie: "
-            f"the two best scores are {trial.gap:.0e} apart"
-        )
-    return f"THE TEXTS DIFFER from token {place + 1} on"
+    return Text(f"{trial.prompt.kind}: {speeds}; {verdict}")
 
 
 def _progress(run: Run, now_s: float) -> str:
