@@ -31,7 +31,7 @@ from wager.cli.demo_runs import (
     rounds_within,
     warm_up,
 )
-from wager.cli.demo_screen import DemoScreen, LineScreen, QuietScreen, SideBySideScreen
+from wager.cli.demo_screen import DemoScreen, LineScreen, QuietScreen, SideBySideScreen, waiting
 from wager.cli.demo_table import Setup, show_next_commands, show_setup, show_summary, trial_words
 from wager.cli.flags import config_flags, resolve_config, with_flags
 from wager.config import EngineConfig, with_values
@@ -103,13 +103,14 @@ def demo(
     console = _console(no_color)
     _print_introduction(task, console)
     load = load_average()
-    llm = load_llm(config)
+    with waiting(console, "loading the model"):
+        llm = load_llm(config)
     suite = DEMO if config.model.model == DEMO or llm.chat_template is None else "instruct"
     race = _Race(llm, _setup(llm, load), [], suite)
     if not as_json:
         show_setup(race.setup, console)
     try:
-        _run(race, task, _screen(llm, console, as_json))
+        _run(race, task, console)
     except KeyboardInterrupt:
         _finish(race, task, console)
         raise
@@ -185,11 +186,13 @@ def _print_introduction(task: _Task, console: Console) -> None:
     )
 
 
-def _run(race: _Race, task: _Task, screen: DemoScreen) -> None:
+def _run(race: _Race, task: _Task, console: Console) -> None:
     """Measures and shows each prompt, and appends it to the trials when it is finished."""
+    screen = _screen(race.llm, console, task.as_json)
     llm, trials, rounds = race.llm, race.trials, read_prompts(race.suite)
     began = time.perf_counter()
-    token_s = warm_up(llm, rounds[0][0], task.policy)
+    with waiting(console, "warm-up"):
+        token_s = warm_up(llm, rounds[0][0], task.policy)
     race.max_tokens = (
         task.params.max_tokens if task.has_fixed_length else fitting_tokens(token_s, len(rounds[0]))
     )

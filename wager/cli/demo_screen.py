@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -64,6 +65,16 @@ class QuietScreen:
     def close(self) -> None: ...
 
 
+@contextmanager
+def waiting(console: Console, text: str) -> Iterator[None]:
+    """Shows on a terminal what the demo waits for; nothing runs beside it."""
+    if not console.is_terminal:
+        yield
+        return
+    with Live(Text(text, style="dim"), console=console, auto_refresh=False, transient=True):
+        yield
+
+
 class LineScreen:
     """Prints each prompt, its answer and both speeds as lines. Used for pipes and files."""
 
@@ -75,7 +86,7 @@ class LineScreen:
         self._brief = brief
         if not brief:
             self._console.print(Text(f"\n{prompt.kind}"))
-            self._console.print(_indented(_last_lines(prompt.display_text, self._console.width - 4), "  > "))
+            self._console.print(_indented(_some_lines(prompt, self._console.width - 4), "  > "))
 
     def running(self, number: int) -> None: ...
 
@@ -163,7 +174,7 @@ class SideBySideScreen:
             columns.add_column(ratio=1)
         columns.add_row(*(side.panel(now_s, height) for side in sides))
         kind = Text(trial.prompt.kind, style="bold")
-        prompt = _indented(_last_lines(trial.prompt.display_text, self._console.width - 2), "  ", "dim")
+        prompt = _indented(_some_lines(trial.prompt, self._console.width - 2), "  ", "dim")
         return Group(kind, prompt, columns, status)
 
 
@@ -233,10 +244,15 @@ def _speed(run: Run) -> float:
     return run.num_tokens / run.time_s
 
 
-def _last_lines(text: str, width: int) -> str:
-    """Returns the last lines of a prompt, wrapped to the width."""
+def _some_lines(prompt: DemoPrompt, width: int) -> str:
+    """Returns the first lines of a question, or the last lines of a text to be continued."""
+    text = prompt.display_text
     lines = [part for line in text.splitlines() for part in textwrap.wrap(line, width) or [""]]
-    return "\n".join(lines if len(lines) <= _PROMPT_LINES else ["...", *lines[-_PROMPT_LINES:]])
+    if len(lines) <= _PROMPT_LINES:
+        return "\n".join(lines)
+    if prompt.question is not None:
+        return "\n".join([*lines[:_PROMPT_LINES], "..."])
+    return "\n".join(["...", *lines[-_PROMPT_LINES:]])
 
 
 def _indented(text: str, mark: str, style: str = "") -> Text:

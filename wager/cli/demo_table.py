@@ -76,11 +76,12 @@ def show_setup(setup: Setup, console: Console) -> None:
         ("policy", str(notes["policy"])),
         ("machine", _machine(setup)),
         ("passes", _passes(notes)),
+        ("load", _load(setup)),
     )
+    grid = Table.grid(padding=(0, 2))
     for name, said in rows:
-        console.print(Text.assemble("  ", (f"{name:<9}", "bold"), said), soft_wrap=not console.is_terminal)
-    if is_busy(setup.load, setup.cores):
-        console.print(f"  {_busy(setup)} Its figures scatter.", style="yellow")
+        grid.add_row(Text(f"  {name}", style="bold"), said)
+    console.print(grid)
     if console.is_terminal:
         console.print()
 
@@ -97,7 +98,17 @@ def _machine(setup: Setup) -> str:
     device = str(setup.notes["device"]["value"])
     parts = [setup.cpu, f"{setup.cores} cores", f"{setup.notes['threads']} threads"]
     parts += [] if device == "cpu" else [device]
-    return ", ".join([*parts, *([] if setup.load is None else [f"load average {setup.load:.1f}"])])
+    return ", ".join(parts)
+
+
+def _load(setup: Setup) -> Text:
+    """Describes the load before the demo."""
+    if setup.load is None:
+        return Text("unknown")
+    said = f"{setup.load:.1f} on {setup.cores} cores before the demo"
+    if is_busy(setup.load, setup.cores):
+        return Text(f"{said}: the machine is busy, so times scatter", style="yellow")
+    return Text(said)
 
 
 def _passes(notes: Mapping[str, Any]) -> str:
@@ -105,10 +116,6 @@ def _passes(notes: Mapping[str, Any]) -> str:
     if value == "torch":
         return f"plain torch, not native ({source})"
     return layout if layout.startswith(value) else f"{value}, {layout}"
-
-
-def _busy(setup: Setup) -> str:
-    return f"The machine was busy: load average {setup.load:.1f} on {setup.cores} cores before the demo."
 
 
 # -- one prompt
@@ -235,7 +242,10 @@ def _notes(
         "occurred in the same answer before; such text is easy to guess.",
     ]
     if is_busy(setup.load, setup.cores):
-        lines.append(f"{_busy(setup)} Repeat the demo when it is idle.")
+        lines.append(
+            f"The machine was busy (load average {setup.load:.1f} on {setup.cores} cores before the demo): "
+            "repeat the demo when it is idle."
+        )
     elif scatter.difference > BUSY_SCATTER:
         lines.append(
             "The machine was busy or changed its speed: plain runs of one prompt should agree better."
