@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
+from bench.demo_tables import demo_table
 from tests.cli.test_generate import WORDS, word_tokenizer
 from wager.bench import ties
 from wager.cli import demo, main
@@ -533,7 +534,8 @@ def test_json_is_a_result_file_with_figures_and_every_run(
     assert whole["low"] < whole["speedup"] < whole["high"] and whole["verdict"] in set(Verdict)
     assert data["scatter"]["num_pairs"] == 15 and data["repeated_8grams"] == 0.0
     assert [len(trial["runs"]) for trial in data["trials"]] == [4] * 15
-    assert data["trials"][0]["runs"][1]["bets"] == [4]
+    assert data["trials"][0]["runs"][1]["bets"] == {"4": 1}
+    assert all(f"\n| {kind} | " in demo_table(found) for kind in [*KINDS, "mean, 95 % range"])
 
 
 def test_different_texts_are_checked_for_a_near_tie(
@@ -606,4 +608,4 @@ def test_the_demo_pair_runs_end_to_end(
     for trial in found["trials"]:
         assert trial["first_difference"] is None or trial["gap"] < 1e-4
     bets = [bet for trial in found["trials"] for run in trial["runs"] for bet in run["bets"]]
-    assert max(bets) == 3
+    assert max(map(int, bets)) == 3

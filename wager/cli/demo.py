@@ -200,10 +200,11 @@ def _run(race: _Race, task: _Task, console: Console) -> None:
         for index, prompt in rounds_within(rounds, LIMIT_S - (time.perf_counter() - began)):
             order = order_of(index, task.policy)
             params = replace(task.params, max_tokens=race.max_tokens, seed=index + 1)
-            screen.begin(prompt, order, brief=index >= len(rounds[0]))
+            brief = index >= len(rounds[0])
+            screen.begin(prompt, order, brief)
             trial = measure(llm, prompt, params, order, screen.running)
             trials.append(trial)
-            screen.show(trial, trial_words(trial, scatter_of(trials)))
+            screen.show(trial, trial_words(trial, scatter_of(trials), brief=brief))
     finally:
         screen.close()
 

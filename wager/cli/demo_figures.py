@@ -251,7 +251,7 @@ def _run_dict(run: Run) -> dict[str, Any]:
         "time_s": run.time_s,
         "num_tokens": run.num_tokens,
         "steps": stats.steps,
-        "bets": run.bets,
+        "bets": dict(sorted(Counter(run.bets).items())),
         "declined": Counter(one.reason.value for one in run.declined),
         "ledger_ms": stats.ledger_ms,
         "finish_reason": run.output.finish_reason,

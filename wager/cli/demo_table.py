@@ -121,12 +121,14 @@ def _passes(notes: Mapping[str, Any]) -> str:
 # -- one prompt
 
 
-def trial_words(trial: Trial, scatter: Scatter) -> str:
-    """Says whether the texts of a prompt are the same, and what the times show."""
+def trial_words(trial: Trial, scatter: Scatter, *, brief: bool = False) -> str:
+    """Says whether the texts of a prompt are the same, and what the times show; with `brief` only what is
+    news.
+    """
     place = trial.first_difference
     if place is None:
-        count = trial.plain[0].num_tokens
-        return f"the same {count} tokens in all four runs; {_speed_words(trial, scatter)}"
+        same = "" if brief else f"the same {trial.plain[0].num_tokens} tokens in all four runs; "
+        return f"{same}{_speed_words(trial, scatter)}"
     if trial.is_near_tie:
         return (
             f"the texts differ from token {place + 1} on, at a near-tie: "
