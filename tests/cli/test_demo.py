@@ -260,9 +260,9 @@ def test_the_first_difference(tokens: tuple[int, ...], place: int | None) -> Non
     assert ("the same 4 tokens" in trial_words(trial, SCATTER)) == (place is None)
 
 
-def printed(show: Callable[[Console], None], **options: Any) -> str:
+def printed(show: Callable[[Console], None], width: int = 100, **options: Any) -> str:
     file = io.StringIO()
-    show(Console(file=file, width=100, highlight=False, **options))
+    show(Console(file=file, width=width, highlight=False, **options))
     return file.getvalue()
 
 
@@ -306,8 +306,23 @@ def test_the_summary_names_zero_bets_noise_and_a_busy_machine() -> None:
     assert "Wager bet in 0% of its steps" in out and "would have cost more than it was expected" in out
     noisy = [timed(kind, (1.0, 1.4), (0.9, 0.9)) for kind in "abc"]
     assert "plain runs of one prompt should agree better" in " ".join(summary(noisy).split())
-    busy = " ".join(summary(quiet, SETUP._replace(load=3.5)).split())
-    assert "The machine was busy (load average 3.5 on 2 cores before the demo)" in busy
+    loaded = " ".join(summary(quiet, SETUP._replace(load=3.5)).split())
+    assert "Other programs were running (load average 3.5 on 2 cores before the demo)" in loaded
+
+
+def test_one_stall_among_many_runs_is_a_disturbance() -> None:
+    quiet = [timed(kind, (1.0, 1.01), (0.5, 0.5)) for kind in "abcde"]
+    assert not scatter_of(quiet).is_disturbed
+    assert scatter_of([*quiet, timed("f", (1.0, 3.0), (0.5, 0.5))]).is_disturbed
+    assert scatter_of([timed(kind, (1.0, 1.06), (0.5, 0.5)) for kind in "abcde"]).is_disturbed
+
+
+def test_the_table_fits_eighty_columns() -> None:
+    trials = [timed(kind, (1.0, 1.1), (0.99, 0.99)) for kind in KINDS]
+    out = printed(lambda console: show_summary(trials, SETUP, console, is_greedy=True), width=80)
+    assert [line.split()[0] for line in out.splitlines() if line.rstrip().endswith("no difference")][
+        :5
+    ] == KINDS
 
 
 def test_the_header_describes_model_drafter_machine_and_passes(tmp_path: Path) -> None:
@@ -326,7 +341,7 @@ def test_the_header_describes_model_drafter_machine_and_passes(tmp_path: Path) -
     other = SETUP._replace(notes=notes, num_weights=134_500_000, file=file, load=4.0)
     out = printed(lambda console: show_setup(other, console))
     assert "134 million weights (tiny.gguf, 2 MB)" in out and "native avx2" in out
-    assert "4.0 on 2 cores before the demo: the machine is busy" in out
+    assert "4.0 on 2 cores before the demo: other programs are running" in out
 
 
 # -- the screens

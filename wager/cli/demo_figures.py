@@ -19,8 +19,8 @@ from wager.cli.demo_runs import Run, Trial
 from wager.policy import Declined, Reason
 from wager.text.repetition import repeated_share
 
-BUSY_SCATTER = 0.05
-"""Median difference of two plain runs from which the machine counts as busy."""
+_DISTURBED = 0.05, 0.10
+"""Median difference and deviation of plain runs from which the machine counts as disturbed."""
 BUSY_LOAD = 0.5
 """Load average per core from which the machine counts as busy."""
 _LEAST_SCATTER = 0.005
@@ -48,6 +48,12 @@ class Scatter(NamedTuple):
     num_pairs: int
     difference: float
     """Median difference of two plain runs of one prompt."""
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether runs scatter more than on an idle machine of constant speed."""
+        difference, deviation = _DISTURBED
+        return self.difference > difference or self.deviation > deviation
 
     def limit(self, num_prompts: int = 1) -> float:
         """Returns the log of the speed-up, over two runs of each way, that chance rarely exceeds."""

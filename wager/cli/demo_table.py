@@ -16,7 +16,6 @@ from rich.table import Table
 from rich.text import Text
 
 from wager.cli.demo_figures import (
-    BUSY_SCATTER,
     DeclinedSteps,
     Figures,
     Overall,
@@ -78,12 +77,15 @@ def show_setup(setup: Setup, console: Console) -> None:
         ("passes", _passes(notes)),
         ("load", _load(setup)),
     )
+    if not console.is_terminal:
+        for name, said in rows:
+            console.print(Text.assemble(f"  {name:<9}", said), soft_wrap=True)
+        return
     grid = Table.grid(padding=(0, 2))
     for name, said in rows:
         grid.add_row(Text(f"  {name}", style="bold"), said)
     console.print(grid)
-    if console.is_terminal:
-        console.print()
+    console.print()
 
 
 def _weights(setup: Setup) -> str:
@@ -107,7 +109,7 @@ def _load(setup: Setup) -> Text:
         return Text("unknown")
     said = f"{setup.load:.1f} on {setup.cores} cores before the demo"
     if is_busy(setup.load, setup.cores):
-        return Text(f"{said}: the machine is busy, so times scatter", style="yellow")
+        return Text(f"{said}: other programs are running, so times may scatter", style="yellow")
     return Text(said)
 
 
@@ -174,7 +176,8 @@ def show_summary(trials: Sequence[Trial], setup: Setup, console: Console, *, is_
     whole = overall(trials, figures)
     console.print()
     console.print(_table(figures, whole))
-    for line in _notes(figures, whole, trials, setup, is_greedy=is_greedy):
+    console.print(Text(_overall_words(whole, len(trials)), style="bold"), soft_wrap=not console.is_terminal)
+    for line in _notes(figures, trials, setup, is_greedy=is_greedy):
         console.print(line, soft_wrap=not console.is_terminal)
 
 
@@ -197,9 +200,8 @@ def show_next_commands(model: str, console: Console) -> None:
 
 
 def _table(figures: Sequence[Figures], whole: Overall) -> Table:
-    table = Table(
-        box=SIMPLE_HEAD, title="By kind of text", title_justify="left", padding=(0, 1, 0, 0), show_footer=True
-    )
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, show_footer=True)
+    table.title, table.title_justify = "By kind of text", "left"
     table.add_column("kind", footer="mean", no_wrap=True)
     for name in ("plain\ntok/s", "Wager\ntok/s"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -231,11 +233,10 @@ def _styled(verdict: Verdict) -> Text:
 
 
 def _notes(
-    figures: Sequence[Figures], whole: Overall, trials: Sequence[Trial], setup: Setup, *, is_greedy: bool
+    figures: Sequence[Figures], trials: Sequence[Trial], setup: Setup, *, is_greedy: bool
 ) -> list[str]:
     scatter = scatter_of(trials)
     lines = [
-        _overall_words(whole, len(trials)),
         f"Each prompt was answered twice by plain decoding and twice with Wager, in mirrored order; times "
         f"include the prompt. Two plain runs of one prompt differ by {scatter.difference:.1%} (median), so a "
         f"prompt shows no difference below {math.expm1(scatter.limit()):.0%}.",
@@ -243,18 +244,24 @@ def _notes(
         f"{repetition(trials):.0%} of all 8-grams of the {'greedy' if is_greedy else 'sampled'} answers had "
         "occurred in the same answer before; such text is easy to guess.",
     ]
-    if is_busy(setup.load, setup.cores):
-        lines.append(
-            f"The machine was busy (load average {setup.load:.1f} on {setup.cores} cores before the demo): "
-            "repeat the demo when it is idle."
-        )
-    elif scatter.difference > BUSY_SCATTER:
-        lines.append(
-            "The machine was busy or changed its speed: plain runs of one prompt should agree better."
-        )
+    if busy := _busy_words(scatter, setup):
+        lines.append(busy)
     if all(one.identical for one in figures):
         return [*lines, "Every text is the same with and without drafts, token for token."]
     return [*lines, *(_difference(trial, scatter) for trial in trials if trial.first_difference is not None)]
+
+
+def _busy_words(scatter: Scatter, setup: Setup) -> str:
+    """Says that the machine was busy; empty if it seems to have been idle."""
+    load = f"load average {setup.load} on {setup.cores} cores before the demo"
+    if scatter.is_disturbed:
+        return (
+            f"The machine was busy or changed its speed ({load}): plain runs of one prompt should agree "
+            "better. Repeat the demo when it is idle."
+        )
+    if is_busy(setup.load, setup.cores):
+        return f"Other programs were running ({load}): on an idle machine both ways may be faster."
+    return ""
 
 
 def _overall_words(whole: Overall, num_prompts: int) -> str:
