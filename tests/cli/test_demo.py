@@ -4,6 +4,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,7 +41,7 @@ from wager.cli.demo_runs import (
     read_prompts,
     rounds_within,
 )
-from wager.cli.demo_screen import LineScreen, SideBySideScreen
+from wager.cli.demo_screen import LineScreen, SideBySideScreen, waiting
 from wager.cli.demo_table import Setup, show_setup, show_summary, trial_words
 from wager.config import EngineConfig
 from wager.llm import Output, Stats, StreamEvent
@@ -389,6 +390,27 @@ def test_accepted_draft_tokens_are_marked_on_the_right_only() -> None:
     assert "\x1b[32m" not in side_by_side(trial_of(wager_steps=PLAIN_STEPS))[0]
     without = side_by_side(trial_of(), no_color=True)[0]
     assert "\x1b[32m" not in without and "\x1b[4m" in without
+
+
+def test_what_the_demo_waits_for_is_shown_on_a_terminal_only() -> None:
+    def show(console: Console) -> None:
+        with waiting(console, "loading the model"):
+            pass
+
+    assert "loading the model" in printed(show, force_terminal=True)
+    assert not printed(show)
+
+
+def test_a_question_is_cut_at_its_end_and_a_text_at_its_beginning() -> None:
+    text = "\n".join(f"line {number}" for number in range(9))
+    for question, first, last in ((text, "line 0", "..."), (None, "...", "line 8")):
+        trial = replace(trial_of(), prompt=DemoPrompt("dialog", text, question))
+
+        def show(console: Console, trial: Trial = trial) -> None:
+            LineScreen(console).begin(trial.prompt, ("ar", "auto"), brief=False)
+
+        lines = [line.removeprefix("  > ") for line in printed(show).splitlines() if line.startswith("  > ")]
+        assert (lines[0], lines[-1], len(lines)) == (first, last, 5)
 
 
 def test_a_brief_trial_is_one_line() -> None:

@@ -176,6 +176,7 @@ def show_summary(trials: Sequence[Trial], setup: Setup, console: Console, *, is_
     whole = overall(trials, figures)
     console.print()
     console.print(_table(figures, whole))
+    console.print()
     console.print(Text(_overall_words(whole, len(trials)), style="bold"), soft_wrap=not console.is_terminal)
     for line in _notes(figures, trials, setup, is_greedy=is_greedy):
         console.print(line, soft_wrap=not console.is_terminal)
@@ -253,7 +254,7 @@ def _notes(
 
 def _busy_words(scatter: Scatter, setup: Setup) -> str:
     """Says that the machine was busy; empty if it seems to have been idle."""
-    load = f"load average {setup.load} on {setup.cores} cores before the demo"
+    load = f"load average {setup.load or 0.0:.1f} on {setup.cores} cores before the demo"
     if scatter.is_disturbed:
         return (
             f"The machine was busy or changed its speed ({load}): plain runs of one prompt should agree "
