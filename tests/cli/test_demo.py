@@ -171,13 +171,23 @@ def test_figures_are_of_whole_answers() -> None:
 
 def test_the_scatter_is_that_of_plain_runs() -> None:
     assert scatter_of([trial_of()]).difference == 0.0
-    trials = [timed("a", (1.0, 1.1), (0.5, 0.5)), timed("b", (1.0, 1.0), (0.5, 0.9))]
+    trials = [timed("a", (1.0, 1.1), (0.5, 0.5)), timed("b", (1.1, 1.0), (0.5, 0.9))]
     found = scatter_of(trials)
-    assert found.difference == pytest.approx(0.05) and found.num_pairs == 2
-    assert found.deviation == pytest.approx(math.log(1.1) / 2)
+    assert found.difference == pytest.approx(0.1) and (found.num_pairs, found.num_disturbed) == (2, 0)
+    assert found.deviation == pytest.approx(1.4826 * math.log(1.1) / math.sqrt(2))
     assert found.limit() == pytest.approx(4.30 * found.deviation)
     assert found.limit(4) == pytest.approx(found.limit() / 2)
     assert scatter_of(trials * 20).limit() < found.limit(), "more pairs say more about chance"
+
+
+def test_a_stall_is_counted_and_spoils_only_its_own_prompt() -> None:
+    quiet = [timed(kind, (1.0, 1.01), (0.8, 0.8)) for kind in "abcde"]
+    stalled = timed("f", (1.0, 1.01), (0.8, 3.0))
+    waited = timed("g", (1.0, 3.0), (0.8, 1.1))
+    scatter = scatter_of([*quiet, stalled, waited])
+    assert scatter.num_disturbed == 1 and scatter.difference == pytest.approx(0.01)
+    verdicts = [verdict_of(trial, scatter) for trial in (quiet[0], stalled, waited)]
+    assert verdicts == [Verdict.FASTER, Verdict.UNDECIDED, Verdict.UNDECIDED]
 
 
 SCATTER = Scatter(0.02, 10, 0.02)
@@ -311,11 +321,17 @@ def test_the_summary_names_zero_bets_noise_and_a_busy_machine() -> None:
     assert "Other programs were running (load average 3.5 on 2 cores before the demo)" in loaded
 
 
-def test_one_stall_among_many_runs_is_a_disturbance() -> None:
-    quiet = [timed(kind, (1.0, 1.01), (0.5, 0.5)) for kind in "abcde"]
-    assert not scatter_of(quiet).is_disturbed
-    assert scatter_of([*quiet, timed("f", (1.0, 3.0), (0.5, 0.5))]).is_disturbed
-    assert scatter_of([timed(kind, (1.0, 1.06), (0.5, 0.5)) for kind in "abcde"]).is_disturbed
+def test_a_stall_is_reported() -> None:
+    trials = [*(timed(kind, (1.0, 1.01), (0.5, 0.5)) for kind in "abcde"), timed("f", (1.0, 3.0), (0.5, 0.5))]
+    assert "for 1 of 6 prompts two plain runs differ by more than 25%" in " ".join(summary(trials).split())
+
+
+def test_drafts_that_were_not_used_are_not_plain_decoding() -> None:
+    unused = [Declined(Reason.SCORES)]
+    runs = [run_of("ar", PLAIN_STEPS), run_of("auto", PLAIN_STEPS, declined=unused)] * 2
+    trial = Trial(DemoPrompt("code", "four"), [3], tuple(runs))
+    for said in (trial_words(trial, SCATTER), summary([trial, trial])):
+        assert "o bet was made" in said and "plain decoding throughout" not in said
 
 
 def test_the_table_fits_eighty_columns() -> None:

@@ -1,8 +1,8 @@
 """Computes the figures of `wager demo` from its runs, and says which differences in speed they can show.
 
-A difference is shown only if it exceeds what chance explains. The scatter of a run's time comes from pairs of
-plain runs of one prompt, and the range of the mean over all prompts from their speed-ups. This file draws
-nothing. Called by demo.py and demo_table.py.
+A difference is shown only if it exceeds what chance explains, and if the runs of the two ways do not overlap.
+The scatter of a run's time comes from pairs of plain runs of one prompt, and the range of the mean over all
+prompts from their speed-ups. This file draws nothing. Called by demo.py and demo_table.py.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from wager.cli.demo_runs import Run, Trial
 from wager.policy import Declined, Reason
 from wager.text.repetition import repeated_share
 
-_DISTURBED = 0.05, 0.10
-"""Median difference and deviation of plain runs from which the machine counts as disturbed."""
+BUSY_SCATTER = 0.05
+"""Median difference of two plain runs from which the machine counts as busy."""
+DISTURBED = 0.25
+"""Difference of two plain runs from which something has disturbed them."""
 BUSY_LOAD = 0.5
 """Load average per core from which the machine counts as busy."""
 _LEAST_SCATTER = 0.005
 """Smallest scatter that is assumed: a few pairs may agree by chance."""
+_NORMAL = 1.4826
+"""Standard deviation of normal values over the median of their absolute values."""
 # Student's t for a two-sided 95 % range, by degrees of freedom from 1; more have the last value.
 _T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
 
@@ -45,15 +49,12 @@ class Scatter(NamedTuple):
     """How much the time of a run scatters: its relative standard deviation, from this many pairs of runs."""
 
     deviation: float
+    """Estimated by the median difference, which single disturbances hardly change."""
     num_pairs: int
     difference: float
     """Median difference of two plain runs of one prompt."""
-
-    @property
-    def is_disturbed(self) -> bool:
-        """Whether runs scatter more than on an idle machine of constant speed."""
-        difference, deviation = _DISTURBED
-        return self.difference > difference or self.deviation > deviation
+    num_disturbed: int = 0
+    """Pairs that differ by more than DISTURBED."""
 
     def limit(self, num_prompts: int = 1) -> float:
         """Returns the log of the speed-up, over two runs of each way, that chance rarely exceeds."""
@@ -112,10 +113,10 @@ def t_quantile(degrees: int) -> float:
 
 def scatter_of(trials: Sequence[Trial]) -> Scatter:
     """Returns the scatter of plain runs. Precondition: there is a trial."""
-    logs = [math.log(trial.plain[0].time_s / trial.plain[1].time_s) for trial in trials]
-    deviation = math.sqrt(fmean([log * log for log in logs]) / 2.0)
-    difference = median([math.expm1(abs(log)) for log in logs])
-    return Scatter(max(deviation, _LEAST_SCATTER), len(logs), difference)
+    logs = [abs(math.log(trial.plain[0].time_s / trial.plain[1].time_s)) for trial in trials]
+    deviation = _NORMAL * median(logs) / math.sqrt(2.0)
+    disturbed = sum(log > math.log1p(DISTURBED) for log in logs)
+    return Scatter(max(deviation, _LEAST_SCATTER), len(logs), math.expm1(median(logs)), disturbed)
 
 
 def speedup_of(trial: Trial) -> float:
@@ -124,7 +125,7 @@ def speedup_of(trial: Trial) -> float:
 
 def verdict_of(trial: Trial, scatter: Scatter) -> Verdict:
     """Says what one prompt shows."""
-    found = _verdict(speedup_of(trial), scatter.limit())
+    found = _compared([trial], scatter.limit())
     return found if _has_bets(trial.wager) or found is Verdict.SLOWER else Verdict.NO_BET
 
 
@@ -207,7 +208,7 @@ def _figures(kind: str, trials: Sequence[Trial], scatter: Scatter) -> Figures:
         speeds[1] / speeds[0],
         min(speedups),
         max(speedups),
-        _kind_verdict(trials, speeds[1] / speeds[0], scatter),
+        _kind_verdict(trials, scatter),
         sum(run.num_tokens for run in wager) / sum(run.output.stats.steps for run in wager),
         fmean(bets),
         quantile(bets, 0.1),
@@ -218,8 +219,20 @@ def _figures(kind: str, trials: Sequence[Trial], scatter: Scatter) -> Figures:
     )
 
 
-def _kind_verdict(trials: Sequence[Trial], speedup: float, scatter: Scatter) -> Verdict:
-    found = _verdict(speedup, scatter.limit(len(trials)))
+def _compared(trials: Sequence[Trial], limit: float) -> Verdict:
+    """Compares the times of these trials; where the runs of the two ways overlap, nothing is decided."""
+    plain = [[run.time_s for run in trial.plain] for trial in trials]
+    wager = [[run.time_s for run in trial.wager] for trial in trials]
+    found = _verdict(sum(map(sum, plain)) / sum(map(sum, wager)), limit)
+    if found is Verdict.FASTER and sum(map(min, plain)) <= sum(map(max, wager)):
+        return Verdict.UNDECIDED
+    if found is Verdict.SLOWER and sum(map(max, plain)) >= sum(map(min, wager)):
+        return Verdict.UNDECIDED
+    return found
+
+
+def _kind_verdict(trials: Sequence[Trial], scatter: Scatter) -> Verdict:
+    found = _compared(trials, scatter.limit(len(trials)))
     if not _has_bets(_wager_runs(trials)):
         return found if found is Verdict.SLOWER else Verdict.NO_BET
     shown = Counter(verdict_of(trial, scatter) for trial in trials)

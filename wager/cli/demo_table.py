@@ -16,6 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from wager.cli.demo_figures import (
+    BUSY_SCATTER,
+    DISTURBED,
     DeclinedSteps,
     Figures,
     Overall,
@@ -143,14 +145,21 @@ def _speed_words(trial: Trial, scatter: Scatter) -> str:
     speedup, verdict = speedup_of(trial), verdict_of(trial, scatter)
     has_bets = any(any(run.bets) for run in trial.wager)
     if not has_bets:
+        declined = declined_steps(trial.wager)
         slower = f", at {speedup:.2f}x the speed" if verdict is Verdict.SLOWER else ""
-        why = _reason_words(declined_steps(trial.wager))
-        return f"no bet was made: plain decoding throughout{slower}{why and f' ({why})'}"
+        why = _reason_words(declined)
+        return f"no bet was made{_plain_words(declined)}{slower}{why and f' ({why})'}"
     if verdict is Verdict.FASTER:
         return f"Wager was faster, {speedup:.2f}x"
     if verdict is Verdict.SLOWER:
         return f"Wager was slower, {speedup:.2f}x"
     return f"no difference that this short run can show ({speedup:.2f}x)"
+
+
+def _plain_words(declined: Sequence[DeclinedSteps]) -> str:
+    """Adds that decoding was plain, unless drafts were made that were not used."""
+    drafted = any(one.reason is Reason.SCORES for one in declined)
+    return "" if drafted else ": plain decoding throughout"
 
 
 def _reason_words(declined: Sequence[DeclinedSteps], num_steps: int = 0) -> str:
@@ -177,7 +186,7 @@ def show_summary(trials: Sequence[Trial], setup: Setup, console: Console, *, is_
     console.print()
     console.print(_table(figures, whole))
     console.print()
-    console.print(Text(_overall_words(whole, len(trials)), style="bold"), soft_wrap=not console.is_terminal)
+    console.print(Text(_overall_words(whole, trials), style="bold"), soft_wrap=not console.is_terminal)
     for line in _notes(figures, trials, setup, is_greedy=is_greedy):
         console.print(line, soft_wrap=not console.is_terminal)
 
@@ -255,25 +264,31 @@ def _notes(
 def _busy_words(scatter: Scatter, setup: Setup) -> str:
     """Says that the machine was busy; empty if it seems to have been idle."""
     load = f"load average {setup.load or 0.0:.1f} on {setup.cores} cores before the demo"
-    if scatter.is_disturbed:
+    if scatter.difference > BUSY_SCATTER:
         return (
             f"The machine was busy or changed its speed ({load}): plain runs of one prompt should agree "
             "better. Repeat the demo when it is idle."
+        )
+    if scatter.num_disturbed:
+        return (
+            f"Something disturbed the runs: for {scatter.num_disturbed} of {scatter.num_pairs} prompts two "
+            f"plain runs differ by more than {DISTURBED:.0%} ({load})."
         )
     if is_busy(setup.load, setup.cores):
         return f"Other programs were running ({load}): on an idle machine both ways may be faster."
     return ""
 
 
-def _overall_words(whole: Overall, num_prompts: int) -> str:
+def _overall_words(whole: Overall, trials: Sequence[Trial]) -> str:
     if whole.low is None or whole.high is None:
         return "One prompt says nothing about others."
     span = f"{whole.low:.2f}x to {whole.high:.2f}x"
-    over = f"{num_prompts} prompts: {whole.speedup:.2f}x, and {span} is the 95 % range for such prompts."
+    declined = declined_steps(run for trial in trials for run in trial.wager)
+    over = f"{len(trials)} prompts: {whole.speedup:.2f}x, and {span} is the 95 % range for such prompts."
     said = {
         Verdict.FASTER: "Wager was faster on",
         Verdict.SLOWER: "Wager was slower on",
-        Verdict.NO_BET: "No bet was made: plain decoding throughout on",
+        Verdict.NO_BET: f"No bet was made{_plain_words(declined)} on",
     }
     return f"{said.get(whole.verdict, 'No difference that this short run can show on')} {over}"
 
