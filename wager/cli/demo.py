@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 MODEL = "smollm2"
 """The model of the demo, if its file is on this machine."""
 _LINE_WIDTH = 100
-_ENGINE_FLAGS = ("model", "drafter", "policy", "threads", "native")
+_ENGINE_FLAGS = ("drafter", "policy", "threads", "native")
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,12 @@ class _Race:
 @with_flags([flag for flag in config_flags(EngineConfig) if flag.name in _ENGINE_FLAGS])
 def demo(
     *,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help=f"Target model [default: {MODEL} if it was fetched, else {DEMO}, a toy]."
+        ),
+    ] = None,
     max_tokens: Annotated[
         int | None,
         typer.Option(
@@ -97,7 +103,7 @@ def demo(
     prompt is answered twice by plain decoding and twice with Wager, one run at a time, and the answers are
     compared token by token. A table of the speeds by kind of text is printed at the end.
     """
-    config, is_fallback = _config(values)
+    config, is_fallback = _config({**values, "model": model})
     params = SamplingParams(max_tokens=1 if max_tokens is None else max_tokens, temperature=temperature)
     task = _Task(config, params, config.policy.policy, max_tokens is not None, as_json, is_fallback)
     console = _console(no_color)

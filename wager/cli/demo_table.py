@@ -85,7 +85,7 @@ def show_setup(setup: Setup, console: Console) -> None:
         return
     grid = Table.grid(padding=(0, 2))
     for name, said in rows:
-        grid.add_row(Text(f"  {name}", style="bold"), said)
+        grid.add_row(Text(f"  {name}", style="bold"), Text.assemble(said))
     console.print(grid)
     console.print()
 
