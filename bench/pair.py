@@ -24,7 +24,7 @@ import torch
 from bench.results import RESULTS, write_result
 from wager import LLM, SamplingParams
 from wager.pairs import DEMO_FOLDER
-from wager.train.acceptance import repeated_share, repeating
+from wager.text.repetition import repeated_share, repeating
 from wager.train.heldout import evenly, losses, read_heldout
 
 PROMPT_CHARACTERS, NUM_OUTPUT, BLOCK = 400, 128, 15

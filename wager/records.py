@@ -213,7 +213,9 @@ class SamplingParams:
     )
     priority: int = _param(0, "Requests with a larger value start first if the order is `priority`.")
     speculation: str | None = _param(
-        None, "Speculation for this request: auto (the policy decides), off, or fixed:K (a chain of K)."
+        None,
+        "Speculation for this request: auto (the policy decides), off (plain decoding, for which no drafter "
+        "keeps anything), or fixed:K (a chain of K).",
     )
     token_details: bool = field(
         default=False,

@@ -10,6 +10,7 @@ import pytest
 
 from wager.bench.suites import (
     DEMO_KINDS,
+    SHIPPED,
     SUITES,
     BenchPrompt,
     first_of_each_kind,
@@ -37,6 +38,13 @@ def test_the_suite_that_ships() -> None:
     assert len({prompt.id for prompt in prompts}) == len({prompt.text for prompt in prompts}) == len(prompts)
     assert all(150 <= len(prompt.text) <= 500 and not prompt.as_chat for prompt in prompts)
     assert load_suite(None) == prompts
+
+
+def test_the_questions_that_ship() -> None:
+    prompts = load_suite("instruct")
+    assert Counter(prompt.kind for prompt in prompts) == dict.fromkeys(DEMO_KINDS, 3)
+    assert len({prompt.id for prompt in prompts}) == len({prompt.text for prompt in prompts}) == len(prompts)
+    assert all(prompt.as_chat and 20 <= len(prompt.text) <= 300 for prompt in prompts)
 
 
 def test_marks_of_the_demo_suite() -> None:
@@ -107,7 +115,7 @@ def test_files_of_ones_own(tmp_path: Path) -> None:
     assert heldout == BenchPrompt("prose", "prose/3", "x" * 7, False)
 
 
-@pytest.mark.parametrize("name", [name for name in SUITES if name != "demo"])
+@pytest.mark.parametrize("name", [name for name in SUITES if name not in SHIPPED])
 def test_a_suite_without_its_file_says_what_it_wants(name: str) -> None:
     with pytest.raises(InputError) as caught:
         load_suite(name)

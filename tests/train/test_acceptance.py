@@ -9,7 +9,7 @@ from tests.train.pair import VOCAB, Face, make_net, make_teacher
 from wager.draft.base import DraftRow, KeptTokens, PoolShape, Proposal
 from wager.draft.block import BlockDrafter, BlockOptions
 from wager.nn.noise import NoiseSource
-from wager.train.acceptance import Rows, acceptance_by_depth, offered, repeated_share, tokens_per_step
+from wager.train.acceptance import Rows, acceptance_by_depth, offered, tokens_per_step
 from wager.train.generate import write_rows
 
 NUM_OUTPUT, RANKS, PAGE = 12, 8, 4
@@ -85,11 +85,3 @@ def test_acceptance_by_depth_is_conditional() -> None:
     ranks = ranks_of([[0, 0, 0], [0, 1, 0], [0, -1, 0], [2, 0, 0]])
     assert acceptance_by_depth(ranks) == pytest.approx([3 / 4, 1 / 3, 1.0])
     assert acceptance_by_depth(ranks_of([[1, 0], [-1, 0]])) == [0.0, 0.0]
-
-
-def test_repeated_share_counts_within_rows() -> None:
-    assert repeated_share(np.array([[1, 2, 3, 4, 5]]), 2) == 0.0
-    assert repeated_share(np.array([[1, 2, 1, 2, 1]]), 2) == pytest.approx(2 / 4)
-    assert repeated_share(np.array([[1, 2, 3], [1, 2, 3]]), 2) == 0.0
-    assert repeated_share(np.array([[7] * 10]), 4) == pytest.approx(6 / 7)
-    assert repeated_share(np.array([[1, 2]]), 8) == 0.0

@@ -3,7 +3,7 @@
 A contender is plain decoding, a policy, or another decoder (peers.py). Each policy has a controller of its
 own, so it learns only from its own steps; it keeps what it has learned from prompt to prompt, as a server
 does. For warm-up, every contender answers the first prompt of each kind once, without a clock, and forgets
-it. Plain decoding runs without a drafter. `wager bench` calls this.
+it. No drafter does anything for plain decoding. `wager bench` calls this.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from wager.bench.plan import BASELINE, PromptSet, RunOptions, sets
@@ -62,6 +63,8 @@ class PolicyContender:
 
     def answer(self, prompt_ids: Sequence[int], params: SamplingParams) -> Answer:
         reports: list[StepReport] = []
+        if self.name == BASELINE:
+            params = replace(params, speculation="off")  # so that no drafter keeps anything
         with self._installed(reports):
             start = time.perf_counter()
             first_s, num_first, output = 0.0, 0, None
@@ -78,21 +81,17 @@ class PolicyContender:
 
     @contextmanager
     def _installed(self, reports: list[StepReport]) -> Iterator[None]:
-        """Installs this policy's controller in the engine; for plain decoding, also removes drafters and
-        features.
-        """
+        """Installs this policy's controller in the engine."""
         engine = self.llm.engine
-        own = engine.controller, engine.drafters, engine.runner.feature_layers
+        own = engine.controller
         hear = reports.append
         if self.profiler is not None:
             hear = self.profiler.listener(self.name, hear)
         engine.controller, engine.telemetry.listener = self.controller, hear
-        if self.name == BASELINE:
-            engine.drafters, engine.runner.feature_layers = {}, ()
         try:
             yield
         finally:
-            engine.controller, engine.drafters, engine.runner.feature_layers = own
+            engine.controller = own
             engine.telemetry.listener = None
 
 

@@ -1,4 +1,4 @@
-"""Prompt files: the suite that ships, the well-known suites, and files of one's own.
+"""Prompt files: the suites that ship, the well-known suites, and files of one's own.
 
 A row is a JSON object per line, plain or .xz: {"bench", "id", "category", "prompt"}, with "text" instead of
 "prompt" if the prompt is the beginning of a text. Rows of the published files (question, problem, turns) are
@@ -29,6 +29,8 @@ __all__ = [
 ]
 
 DEMO_KINDS = ("code", "math", "prose", "chat", "dialog")
+SHIPPED = ("demo", "instruct")
+"""Suites that ship: beginnings of texts for the demo pair, and questions for any model that chats."""
 PROMPT_CHARS = 400
 _MARK = "<|"
 _SUFFIXES = (".jsonl", ".xz", ".json")
@@ -65,6 +67,7 @@ SUITES: dict[str, Suite] = {
     suite.name: suite
     for suite in (
         Suite("demo", ("demo",), "prompts that ship with Wager", False, {}),
+        Suite("instruct", ("instruct",), "questions that ship with Wager", True, {}),
         Suite("spec-bench", ("spec_bench", "spec-bench"), "Spec-Bench's question.jsonl", True, _SPEC_KINDS),
         Suite("gsm8k", ("gsm8k", "gsm8k_test"), "GSM8K's test.jsonl"),
         Suite("math500", ("math500", "math-500"), "MATH-500's test.jsonl"),
@@ -88,10 +91,11 @@ def load_suite(
     if file is not None:
         return read_prompts(file, SUITES[name] if name else None, prompt_chars)
     suite = SUITES[name or "demo"]
-    if suite.name != "demo":
+    if suite.name not in SHIPPED:
         raise InputError(_expected(suite), field="prompts")
-    with resources.files("wager.bench").joinpath("prompts/demo.jsonl").open(encoding="utf-8") as lines:
-        return [_prompt(row, suite, prompt_chars, "demo.jsonl") for row in _rows(lines, "demo.jsonl")]
+    file_name = f"{suite.name}.jsonl"
+    with resources.files("wager.bench").joinpath("prompts", file_name).open(encoding="utf-8") as lines:
+        return [_prompt(row, suite, prompt_chars, file_name) for row in _rows(lines, file_name)]
 
 
 def read_prompts(

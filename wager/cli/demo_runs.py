@@ -1,7 +1,8 @@
-"""Runs and measures the prompts of `wager demo`, and computes its figures.
+"""Runs and measures the prompts of `wager demo`.
 
 Every prompt is answered twice by plain decoding and twice with drafts, in mirrored order, one run at a time
-in one process. This file draws nothing and reads no flags. Called by demo.py.
+in one process. Plain runs ask for no speculation, so that no drafter does anything for them. This file draws
+nothing and computes no figures. Called by demo.py.
 """
 
 from __future__ import annotations
@@ -11,23 +12,23 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from wager.bench.figures import geometric_mean, quantile
-from wager.bench.suites import first_of_each_kind, load_suite
+from wager.bench.suites import BenchPrompt, first_of_each_kind, load_suite
 from wager.errors import ModelError
-from wager.pairs import DEMO
+from wager.policy import Declined, Prediction, StepOutcome
 from wager.records import SamplingParams
+from wager.trace.decisions import declined_of
 
 if TYPE_CHECKING:
     from wager.llm import LLM, Output, StreamEvent
 
 PLAIN = "ar"
-MAX_TOKENS = 96
+MAX_TOKENS = 128
 LEAST_TOKENS = 16
 LIMIT_S = 85.0
 """Time limit of all runs after loading, which keeps the whole demo below two minutes."""
+PROMPTS_PER_KIND = 3
 RUNS_PER_PROMPT = 4
 _WARM_UP_TOKENS = 24
 _MARK = re.compile(r"<\|(\w+)\|>\n")
@@ -37,8 +38,10 @@ _QUESTION = re.compile(r"<\|user\|>\n([^|]*)\n<\|assistant\|>\n")
 class DemoPrompt(NamedTuple):
     kind: str
     text: str
-    question: str | None
+    question: str | None = None
     """The user's question, if the prompt is a chat of that one question."""
+    thinks: bool = False
+    """Whether the chat template is asked to let the model think."""
 
     @property
     def display_text(self) -> str:
@@ -61,6 +64,8 @@ class Run:
     policy: str
     frames: tuple[Frame, ...]
     output: Output
+    declined: tuple[Declined, ...] = ()
+    """Why nothing was verified, for each such step after the prompt; empty for plain decoding."""
 
     @property
     def time_s(self) -> float:
@@ -106,66 +111,67 @@ class Trial:
         return next(different, None if len({len(text) for text in texts}) == 1 else length)
 
 
-class Figures(NamedTuple):
-    """One row of the table."""
-
-    kind: str
-    num_prompts: int
-    num_tokens: int
-    """Number of tokens of one answer to each prompt."""
-    plain_tokens_per_s: float
-    wager_tokens_per_s: float
-    speedup: float
-    tokens_per_step: float
-    bet_mean: float
-    bet_low: float
-    """The 10th percentile of the bets."""
-    bet_high: float
-    """The 90th percentile of the bets."""
-    identical: bool
-    ledger_ms: float
-    """Time saved compared with plain decoding according to Wager's ledger, for one answer to each prompt."""
-
-
-def read_prompts(per_kind: int = 2) -> list[list[DemoPrompt]]:
+def read_prompts(suite: str, per_kind: int = PROMPTS_PER_KIND) -> list[list[DemoPrompt]]:
     """Returns rounds of prompts. Each round has one prompt of every kind, in the order of the file."""
     by_kind: dict[str, list[DemoPrompt]] = {}
-    for prompt in first_of_each_kind(load_suite(DEMO), per_kind):
-        by_kind.setdefault(prompt.kind, []).append(_prompt(prompt.kind, prompt.text))
+    for prompt in first_of_each_kind(load_suite(suite), per_kind):
+        by_kind.setdefault(prompt.kind, []).append(_prompt(prompt))
     return [list(prompts) for prompts in zip(*by_kind.values(), strict=True)]
 
 
-def _prompt(kind: str, text: str) -> DemoPrompt:
+def _prompt(prompt: BenchPrompt) -> DemoPrompt:
+    kind, text = prompt.kind, prompt.text
+    if prompt.as_chat:
+        return DemoPrompt(kind, text, text)
     # NOTE: A line end and the spaces after it are one token, so trailing whitespace is removed as a whole.
     question = _QUESTION.fullmatch(text)
     cut = text if _MARK.search(text) else text.rstrip()
-    return DemoPrompt(kind, cut, None if question is None else question[1])
+    return DemoPrompt(kind, cut, None if question is None else question[1], thinks=kind == "math")
 
 
 def encode(llm: LLM, prompt: DemoPrompt) -> list[int]:
-    """Returns the prompt's token ids. Questions use the chat template; mathematics enables thinking."""
-    tokenizer, template = llm.engine.parts.tokenizer, llm.chat_template
-    if prompt.question is None or template is None or tokenizer is None:
+    """Returns the prompt's token ids. Questions use the chat template."""
+    if prompt.question is None or llm.chat_template is None:
         return llm.encode(prompt.text)
-    thinking = {"enable_thinking": True} if prompt.kind == "math" else None
-    text = template.render([{"role": "user", "content": prompt.question}], template_kwargs=thinking)
-    return tokenizer.encode(text, add_special=False)
+    thinking = {"enable_thinking": True} if prompt.thinks else None
+    return llm.encode([{"role": "user", "content": prompt.question}], thinking)
 
 
 def answer(llm: LLM, prompt_ids: list[int], params: SamplingParams, policy: str) -> Run:
     """Runs one request under a policy and records when each of its events arrived."""
     llm.set_policy(policy)
+    if policy == PLAIN:
+        params = replace(params, speculation="off")
     frames: list[Frame] = []
+    outcomes: list[StepOutcome] = []
+
+    def on_step(outcome: StepOutcome, expected: Prediction) -> None:
+        outcomes.append(outcome)
+
+    controller = llm.engine.controller
+    controller.on_step = None if policy == PLAIN else on_step
     stream = llm.stream([prompt_ids], params)
     began = time.perf_counter()
-    with closing(stream):  # type: ignore[type-var]
-        for event in stream:
-            frames.append(Frame(time.perf_counter() - began, event))
+    try:
+        with closing(stream):  # type: ignore[type-var]
+            for event in stream:
+                frames.append(Frame(time.perf_counter() - began, event))
+    finally:
+        controller.on_step = None
     output = frames[-1].event.output
     assert output is not None
     if output.error:
         raise ModelError(output.error)
-    return Run(policy, tuple(frames), output)
+    return Run(policy, tuple(frames), output, tuple(_reasons(outcomes)))
+
+
+def _reasons(outcomes: Iterable[StepOutcome]) -> Iterator[Declined]:
+    """Yields why nothing was verified, for each such step that did not read the prompt."""
+    for outcome in outcomes:
+        is_decoding = all(share.row.num_pending == 1 for share in outcome.rows)
+        declined = declined_of(outcome) if is_decoding else None
+        if declined is not None:
+            yield declined
 
 
 def warm_up(llm: LLM, prompt: DemoPrompt, policy: str) -> float:
@@ -213,83 +219,6 @@ def _with_gap(llm: LLM, trial: Trial, params: SamplingParams) -> Trial:
     assert trial.first_difference is not None
     gap, near = gap_at(llm, trial.prompt_ids, params, trial.first_difference), near_tie(llm)
     return replace(trial, gap=gap, is_near_tie=near is not None and gap < near)
-
-
-def figures_by_kind(trials: Iterable[Trial]) -> list[Figures]:
-    by_kind: dict[str, list[Trial]] = {}
-    for trial in trials:
-        by_kind.setdefault(trial.prompt.kind, []).append(trial)
-    return [_figures(kind, group) for kind, group in by_kind.items()]
-
-
-def _figures(kind: str, trials: Sequence[Trial]) -> Figures:
-    plain = [run for trial in trials for run in trial.plain]
-    wager = [run for trial in trials for run in trial.wager]
-    bets = [bet for run in wager for bet in run.bets] or [0]
-    speeds = _speed(plain), _speed(wager)
-    return Figures(
-        kind,
-        len(trials),
-        sum(run.num_tokens for run in wager) // 2,
-        *speeds,
-        speeds[1] / speeds[0],
-        sum(run.num_tokens for run in wager) / sum(run.output.stats.steps for run in wager),
-        fmean(bets),
-        quantile(bets, 0.1),
-        quantile(bets, 0.9),
-        all(trial.first_difference is None for trial in trials),
-        sum(run.output.stats.ledger_ms for run in wager) / 2,
-    )
-
-
-def plain_noise(trials: Iterable[Trial]) -> float:
-    """Returns the relative time difference of two plain runs of a prompt, as the median over all prompts."""
-    differences = sorted(_time_difference(trial.plain) for trial in trials)
-    return differences[len(differences) // 2]
-
-
-def as_json(trials: Sequence[Trial]) -> dict[str, Any]:
-    """Returns everything that was measured, without the text of each frame."""
-    figures = figures_by_kind(trials)
-    return {
-        "kinds": [one._asdict() for one in figures],
-        "geometric_mean": geometric_mean([one.speedup for one in figures]) if figures else None,
-        "plain_scatter": plain_noise(trials) if trials else None,
-        "trials": [_trial_dict(trial) for trial in trials],
-    }
-
-
-def _trial_dict(trial: Trial) -> dict[str, Any]:
-    return {
-        "kind": trial.prompt.kind,
-        "prompt": trial.prompt.text,
-        "text": trial.runs[0].output.text,
-        "first_difference": trial.first_difference,
-        "gap": trial.gap,
-        "runs": [_run_dict(run) for run in trial.runs],
-    }
-
-
-def _run_dict(run: Run) -> dict[str, Any]:
-    stats = run.output.stats
-    return {
-        "policy": run.policy,
-        "time_s": run.time_s,
-        "num_tokens": run.num_tokens,
-        "steps": stats.steps,
-        "bets": run.bets,
-        "ledger_ms": stats.ledger_ms,
-        "finish_reason": run.output.finish_reason,
-    }
-
-
-def _speed(runs: Sequence[Run]) -> float:
-    return sum(run.num_tokens for run in runs) / sum(run.time_s for run in runs)
-
-
-def _time_difference(runs: Sequence[Run]) -> float:
-    times = [run.time_s for run in runs]
-    return max(times) / min(times) - 1.0
 
 
 def rounds_within(

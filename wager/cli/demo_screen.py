@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -42,8 +43,8 @@ class DemoScreen(Protocol):
         """Called before each run, with its number."""
         ...
 
-    def show(self, trial: Trial) -> None:
-        """Called after a prompt's runs."""
+    def show(self, trial: Trial, verdict: str) -> None:
+        """Called after a prompt's runs; `verdict` says what they show."""
         ...
 
     def close(self) -> None:
@@ -59,9 +60,19 @@ class QuietScreen:
 
     def running(self, number: int) -> None: ...
 
-    def show(self, trial: Trial) -> None: ...
+    def show(self, trial: Trial, verdict: str) -> None: ...
 
     def close(self) -> None: ...
+
+
+@contextmanager
+def waiting(console: Console, text: str) -> Iterator[None]:
+    """Shows on a terminal what the demo waits for; nothing runs beside it."""
+    if not console.is_terminal:
+        yield
+        return
+    with Live(Text(text, style="dim"), console=console, auto_refresh=False, transient=True):
+        yield
 
 
 class LineScreen:
@@ -75,19 +86,19 @@ class LineScreen:
         self._brief = brief
         if not brief:
             self._console.print(Text(f"\n{prompt.kind}"))
-            self._console.print(_indented(_last_lines(prompt.display_text, self._console.width - 4), "  > "))
+            self._console.print(_indented(_some_lines(prompt, self._console.width - 4), "  > "))
 
     def running(self, number: int) -> None: ...
 
-    def show(self, trial: Trial) -> None:
+    def show(self, trial: Trial, verdict: str) -> None:
         if self._brief:
-            self._console.print(brief_line(trial))
+            self._console.print(brief_line(trial, verdict), soft_wrap=True)
             return
         plain, wager = trial.plain[0], trial.wager[0]
         self._console.print(_indented(plain.output.text.strip("\n"), "  | "), soft_wrap=True)
         self._console.print(Text(f"  plain  {_progress(plain, plain.time_s)}"))
         self._console.print(Text(f"  Wager  {_progress(wager, wager.time_s)}, {_bets(wager, wager.time_s)}"))
-        self._console.print(Text(f"  {verdict(trial)}"))
+        self._console.print(Text(f"  {verdict}"))
 
     def close(self) -> None: ...
 
@@ -122,10 +133,10 @@ class SideBySideScreen:
         status = f"{self._prompt.kind}: timing {name}, run {number + 1} of {len(self._order)}"
         self._draw(Text(status, style="dim"))
 
-    def show(self, trial: Trial) -> None:
+    def show(self, trial: Trial, verdict: str) -> None:
         if self._brief:
             self.close()
-            self._console.print(brief_line(trial))
+            self._console.print(brief_line(trial, verdict))
             return
         styles = STYLES | {"guess": "underline"} if self._console.no_color else STYLES
         sides = [self._side(trial, run, styles) for run in (trial.plain[0], trial.wager[0])]
@@ -135,7 +146,7 @@ class SideBySideScreen:
             status = Text(_bets(sides[1].run, now_s), style="dim")
             self._draw(self._view(trial, sides, now_s, height, status))
             self._sleep(_FRAME_S)
-        self._draw(self._view(trial, sides, end_s, height, Text(verdict(trial), style="bold")))
+        self._draw(self._view(trial, sides, end_s, height, Text(verdict, style="bold")))
         self.close()
         self._console.print()
 
@@ -163,7 +174,7 @@ class SideBySideScreen:
             columns.add_column(ratio=1)
         columns.add_row(*(side.panel(now_s, height) for side in sides))
         kind = Text(trial.prompt.kind, style="bold")
-        prompt = _indented(_last_lines(trial.prompt.display_text, self._console.width - 2), "  ", "dim")
+        prompt = _indented(_some_lines(trial.prompt, self._console.width - 2), "  ", "dim")
         return Group(kind, prompt, columns, status)
 
 
@@ -201,27 +212,11 @@ class _Side:
         )
 
 
-def brief_line(trial: Trial) -> Text:
+def brief_line(trial: Trial, verdict: str) -> Text:
     """Describes a trial in one line."""
     plain, wager = trial.plain[0], trial.wager[0]
     speeds = f"plain {_speed(plain):.0f}, Wager {_speed(wager):.0f} tokens/s"
-    return Text(f"second {trial.prompt.kind} prompt: {speeds}; {verdict(trial)}")
-
-
-def verdict(trial: Trial) -> str:
-    """Says whether the texts are the same, and how the times compare."""
-    place = trial.first_difference
-    if place is None:
-        times = [sum(run.time_s for run in runs) for runs in (trial.plain, trial.wager)]
-        count = trial.plain[0].num_tokens
-        speedup = times[0] / times[1]
-        return f"all four runs produced the same {count} tokens; Wager was {speedup:.2f}x as fast"
-    if trial.is_near_tie:
-        return (
-            f"the texts differ from token {place + 1} on, at a near-tie: "
-            f"the two best scores are {trial.gap:.0e} apart"
-        )
-    return f"THE TEXTS DIFFER from token {place + 1} on"
+    return Text(f"{trial.prompt.kind}: {speeds}; {verdict}")
 
 
 def _progress(run: Run, now_s: float) -> str:
@@ -249,10 +244,15 @@ def _speed(run: Run) -> float:
     return run.num_tokens / run.time_s
 
 
-def _last_lines(text: str, width: int) -> str:
-    """Returns the last lines of a prompt, wrapped to the width."""
+def _some_lines(prompt: DemoPrompt, width: int) -> str:
+    """Returns the first lines of a question, or the last lines of a text to be continued."""
+    text = prompt.display_text
     lines = [part for line in text.splitlines() for part in textwrap.wrap(line, width) or [""]]
-    return "\n".join(lines if len(lines) <= _PROMPT_LINES else ["...", *lines[-_PROMPT_LINES:]])
+    if len(lines) <= _PROMPT_LINES:
+        return "\n".join(lines)
+    if prompt.question is not None:
+        return "\n".join([*lines[:_PROMPT_LINES], "..."])
+    return "\n".join(["...", *lines[-_PROMPT_LINES:]])
 
 
 def _indented(text: str, mark: str, style: str = "") -> Text:

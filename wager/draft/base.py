@@ -134,7 +134,8 @@ class Drafter(ABC):
         """
 
     def keep(self, kept: Sequence[KeptTokens]) -> None:
-        """Takes in tokens that are now in the target's cache; called for every row, drafted or not.
+        """Takes in tokens that are now in the target's cache; called for every row that may draft,
+        whether it drafted or not.
 
         The call should be cheap: real work can wait until the next `propose`.
         """

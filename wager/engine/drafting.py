@@ -140,16 +140,16 @@ class Drafting:
     def keep(self, rows: Many[StepRow], result: RunResult, kept: Many[Many[int]]) -> None:
         """Hand the drafters the features of the tokens that stay in the target's cache.
 
-        `kept` are the places of these tokens in each row. Rows whose next draft was launched behind the pass
-        are left out: their drafter has read the features on the device.
+        `kept` are the places of these tokens in each row. Rows that never draft are left out, and rows whose
+        next draft was launched behind the pass: their drafter has read the features on the device.
         """
-        if not self._parts.drafters or all(row.next_draft_by is not None for row in rows):
+        if not self._parts.drafters or not any(map(_is_kept, rows)):
             return
         tokens, shares = [], self._parts.scheduler.memory.index is not None
-        wanted = [own if row.next_draft_by is None else () for row, own in zip(rows, kept, strict=True)]
+        wanted = [own if _is_kept(row) else () for row, own in zip(rows, kept, strict=True)]
         found = self._parts.runner.kept_features(result, wanted)
         for row, (features, lines) in zip(rows, found, strict=True):
-            if row.next_draft_by is not None:
+            if not _is_kept(row):
                 continue
             sequence = row.sequence
             tokens.append(
@@ -163,7 +163,7 @@ class Drafting:
                 )
             )
         for drafter in self._parts.drafters.values():
-            self.guard([row.sequence for row in rows], partial(drafter.keep, tokens))
+            self.guard([row.sequence for row in rows if _is_kept(row)], partial(drafter.keep, tokens))
 
     def reserve_room(self, row: StepRow, more: int = 0) -> None:
         """Pages behind the pending tokens for what a drafter writes there; it writes less without them."""
@@ -187,3 +187,8 @@ class Drafting:
         log.warning("drafting failed, %d rows go on plainly: %s", len(sequences), one_line(error))
         for sequence in sequences:
             sequence.drafting_failed = True
+
+
+def _is_kept(row: StepRow) -> bool:
+    """Whether the drafters take in what the pass knows of the row's tokens."""
+    return row.next_draft_by is None and row.sequence.may_draft

@@ -232,13 +232,16 @@ class Engine:
 
     def _hooks(self) -> Hooks:
         drafters = self.drafters.values()
+        needs = any(drafter.feature_layers for drafter in drafters)
 
         def adopt(sequence: Sequence) -> None:
-            for drafter in drafters:
+            for drafter in drafters if sequence.may_draft else ():
                 call = partial(drafter.adopt, sequence.request_id, sequence.num_cached)
                 self.drafting.guard([sequence], call)
 
         def settle(sequence: Sequence, num_tokens: int) -> bool:
+            if not sequence.may_draft:
+                return not needs
             try:
                 # Every drafter is asked, whatever the others answer.
                 ready = [
@@ -251,7 +254,7 @@ class Engine:
                 return False
 
         def forget(sequence: Sequence) -> None:
-            for drafter in drafters:
+            for drafter in drafters if sequence.may_draft else ():
                 self.drafting.guard([sequence], partial(drafter.forget, sequence.request_id))
 
         def relocate(source: list[int], target: list[int]) -> None:
@@ -260,7 +263,6 @@ class Engine:
                 # The pages' owner is not named here, so a failure ends the drafts of all running sequences.
                 self.drafting.guard(self.scheduler.running, partial(drafter.copy_pages, source, target))
 
-        needs = any(drafter.feature_layers for drafter in drafters)
         reads_runs = self.runner.pool.store.device.type == "cpu"
         return Hooks(needs, adopt, settle, forget, relocate if reads_runs else None)
 

@@ -52,7 +52,7 @@ class StepRow:
         sequence = self.sequence
         start = sequence.num_cached
         pending = sequence.tokens[start : start + self.num_tokens]
-        return RunRow(pending, self.tree, start, sequence.pages, self.is_judged)
+        return RunRow(pending, self.tree, start, sequence.pages, self.is_judged, sequence.may_draft)
 
     def kept_places(self, verdict: Verdict | None) -> Many[int]:
         """Places of the pass tokens that stay in the cache: the pending ones, then the accepted path."""

@@ -63,7 +63,10 @@ class Memory:
 
 @dataclass
 class Hooks:
-    """Calls by which drafters follow the scheduler's decisions; the engine sets them."""
+    """Calls by which drafters follow the scheduler's decisions; the engine sets them.
+
+    They are called for every sequence; those that never draft concern no drafter.
+    """
 
     need_draft: bool = False
     """Whether shared pages are useful only with the drafter's context."""
@@ -180,7 +183,7 @@ class Scheduler:
         index, size = self.memory.index, self.memory.allocator.page_size
         if index is None or not new_prompts:
             return False
-        pages = index.match(sequence.tokens, need_draft=self.hooks.need_draft, salt=self.hooks.salt)
+        pages = self._match(index, sequence)
         self.memory.allocator.release(pages)
         stop = (len(pages) + 1) * size
         if stop >= len(sequence.tokens):
@@ -298,10 +301,15 @@ class Scheduler:
         index = self.memory.index
         if index is None:
             return
-        pages = index.match(sequence.tokens, need_draft=self.hooks.need_draft, salt=self.hooks.salt)
+        pages = self._match(index, sequence)
         sequence.pages = list(pages)
         sequence.in_index = len(pages)
         sequence.num_cached = sequence.num_reused = len(pages) * self.memory.allocator.page_size
+
+    def _match(self, index: PrefixIndex, sequence: Sequence) -> list[int]:
+        """The shared pages that a sequence can start from, retained for it."""
+        need_draft = self.hooks.need_draft and sequence.may_draft
+        return index.match(sequence.tokens, need_draft=need_draft, salt=self.hooks.salt)
 
     def _make_way(self, sequence: Sequence, rows: list[Planned]) -> bool:
         """Under `priority`, preempt the least important row for a more important arrival."""

@@ -98,6 +98,8 @@ class Sequence:
     num_prompt: int = field(init=False)
     nodes: int | None = field(init=False)
     """Guesses per step that the request asked for (0: none); None leaves it to the policy."""
+    may_draft: bool = field(init=False)
+    """Whether it may ever draft; if not, no drafter keeps anything for it."""
 
     def __post_init__(self) -> None:
         request = self.request
@@ -106,6 +108,7 @@ class Sequence:
         self.num_prompt = len(request.prompt_ids)
         self.max_len = min(self.max_len, self.num_prompt + self.params.max_tokens)
         self.nodes = asked_nodes(self.params.speculation)
+        self.may_draft = self.nodes != 0
         if self.params.thinking is not None:
             self.thinking = Thinking(self.params.thinking)
         if self.params.grammar is not None:

@@ -32,12 +32,14 @@ from wager.policy.base import (
     PLAIN,
     Blind,
     Coming,
+    Declined,
     Draft,
     FloatArray,
     Inquiry,
     Offer,
     Plan,
     Prediction,
+    Reason,
     Row,
     StepOutcome,
 )
@@ -67,6 +69,11 @@ MOST_LATE = 0.5
 """Plain steps of delay by asking that are remembered: one long delay may have been chance."""
 WHOLE_EVERY = 8
 """Drafts after which a whole one is wanted again, which shows what short ones miss."""
+
+_UNMEASURED, _NO_DRAFT, _NO_ROOM = (
+    Declined(reason) for reason in (Reason.UNMEASURED, Reason.NO_DRAFT, Reason.NO_ROOM)
+)
+_LEDGER, _TIMING = Declined(Reason.LEDGER), Declined(Reason.TIMING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +132,13 @@ class Auto:
         """Draft where that pays, and explore where the budget allows it."""
         costs, offers = self.experience.costs, (PLAIN,) * len(rows)
         if not costs.measured or not any(row.can_draft for row in rows):
-            return Plan(offers, None, _Details())
+            return Plan(offers, None, _Details(), _NO_DRAFT if costs.measured else _UNMEASURED)
         step = self._view(rows)
-        plain = Plan(offers, Prediction(step.num_emitting, step.base_ms), _Details(step))
+        plain = Plan(offers, Prediction(step.num_emitting, step.base_ms), _Details(step), _TIMING)
         options = self._options(step, rows) if len(step.prices) > 1 else []
-        if not options or costs.shape(len(rows), step.context_len).needs_plain(step.base_tokens):
+        if not options:
+            return plain._replace(declined=_LEDGER if len(step.prices) > 1 else _NO_ROOM)
+        if costs.shape(len(rows), step.context_len).needs_plain(step.base_tokens):
             return plain
         best, allowance_ms = max(options, key=_value), self._allowance_ms(step)
         details = _Details(step, max(best.value, 0.0))
@@ -145,10 +154,10 @@ class Auto:
             # Many rows show at once what one row shows in time, so only one row has to pause.
             is_due = len(rows) > 1 or self.exploration.is_due
             if not is_due or not self.exploration.affords(best.risk_ms):
-                return plain
+                return plain._replace(declined=_declined(Reason.PRICE, step, best))
             details = details._replace(loss_ms=best.risk_ms)
         if best.draft_ms > allowance_ms:
-            return plain
+            return plain._replace(declined=_declined(Reason.LEDGER, step, best))
         tokens = step.num_emitting + sum([best.gains[i] / float(step.weights[i]) for i in best.rows])
         prediction = Prediction(tokens, step.base_ms + best.draft_ms)
         return Plan(self._offers(step, rows, best, options), prediction, details)
@@ -310,6 +319,10 @@ class Auto:
     def forget(self, request_id: Hashable) -> None:
         self.yields.forget(request_id)
         self.paces.forget(request_id)
+
+
+def _declined(reason: Reason, step: StepView, best: Option) -> Declined:
+    return Declined(reason, sum([best.gains[i] for i in best.rows]), step.rate * best.draft_ms)
 
 
 def _details(plan: Plan) -> _Details:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -104,6 +105,37 @@ class Prediction(NamedTuple):
     time_ms: float
 
 
+class Reason(StrEnum):
+    """Why a step verified no guess."""
+
+    UNMEASURED = "unmeasured"
+    """The times of passes are not known yet."""
+    NO_DRAFT = "no draft"
+    """No drafter could propose anything, or none was asked."""
+    NO_ROOM = "no room"
+    """The pass has no room for a guess whose cost is known."""
+    PRICE = "price"
+    """The best draft was expected to gain less than it costs, and no exploration was due."""
+    LEDGER = "ledger"
+    """The ledger did not allow the loss that the draft risked."""
+    TIMING = "timing"
+    """The time of a plain pass was measured again."""
+    SCORES = "scores"
+    """A draft was made, and none of its guesses was worth verifying."""
+    RULE = "rule"
+    """The policy decided so without giving a reason."""
+
+
+class Declined(NamedTuple):
+    """Why a plan drafts for nobody, with the best draft in plain steps where there was one."""
+
+    reason: Reason
+    gain: float = 0.0
+    """Tokens that it was expected to gain, less what their verification costs."""
+    price: float = 0.0
+    """Time that it would have taken."""
+
+
 class Plan(NamedTuple):
     """The first decision for a step."""
 
@@ -113,6 +145,8 @@ class Plan(NamedTuple):
     """The expected outcome; None from policies that predict nothing."""
     details: object = None
     """Data of the policy itself, which `blind_bet`, `arrange` and `learn` receive again."""
+    declined: Declined | None = None
+    """Why nobody drafts; None where somebody does, and from policies that give no reason."""
 
     @property
     def drafts(self) -> bool:

@@ -33,6 +33,9 @@ class RunRow(NamedTuple):
     pages: PageIds
     judged: bool = True
     """Whether the target's choices behind the last pending token and the nodes are wanted."""
+    wants_features: bool = True
+    """Whether a drafter will read the features of its tokens. A pass in which no row wants any collects none,
+    unless it was captured."""
 
 
 class BlindRow(NamedTuple):
@@ -130,7 +133,7 @@ def pack_numbers(rows: Sequence[RunRow], page_size: int) -> PackedNumbers:
     tokens: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
-    for pending, tree, context_len, pages, _ in rows:
+    for pending, tree, context_len, pages, _, _ in rows:
         root = context_len + len(pending)
         tokens += pending
         positions += range(context_len, root)

@@ -89,7 +89,7 @@ def _pack_one(
     row: RunRow, num_tokens: int, host: HostTables, page_size: int, is_tree_known: bool = True
 ) -> TableRow:
     """Pack a row that is the whole pass."""
-    pending, tree, context_len, pages, _ = row
+    pending, tree, context_len, pages, _, _ = row
     root, count = context_len + len(pending), len(pending)
     host.slots[:num_tokens] = slot_list(pages, page_size, context_len, context_len + num_tokens)
     host.token_ids[:count] = pending
@@ -127,7 +127,7 @@ def _write_tokens(rows: Sequence[RunRow], starts: Sequence[int], tables: PassTab
     behind: list[int] = []
     causal: list[int] = []
     branching: list[int] = []
-    for index, (pending, tree, _, _, _) in enumerate(rows):
+    for index, (pending, tree, _, _, _, _) in enumerate(rows):
         count = len(pending)
         tokens += pending
         behind += range(count)
@@ -154,7 +154,7 @@ def _write_blind_tokens(
     tokens: list[int] = []
     behind: list[int] = []
     causal: list[int] = []
-    for index, (pending, tree, _, _, _) in enumerate(rows):
+    for index, (pending, tree, _, _, _, _) in enumerate(rows):
         count, num_nodes = len(pending), tree.num_nodes
         tokens += pending
         behind += range(count)

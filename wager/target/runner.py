@@ -37,7 +37,7 @@ class RunResult(NamedTuple):
         if features is None or len(kept) == starts[-1]:
             return features
         start = starts[row]
-        if len(kept) and kept[-1] == len(kept) - 1:
+        if not len(kept) or kept[-1] == len(kept) - 1:
             return features[start : start + len(kept)]
         return features[torch.tensor([start + index for index in kept], device=features.device)]
 
@@ -97,7 +97,8 @@ class TargetRunner:
         with self._inference:
             inputs = self._packer.pack(rows)
             assert inputs.batch is not None
-            hidden, features = self.decoder.forward(inputs.batch, self.pool, self.feature_layers)
+            layers = self.feature_layers if any(row.wants_features for row in rows) else ()
+            hidden, features = self.decoder.forward(inputs.batch, self.pool, layers)
             judged = inputs.judged
             if not judged:
                 return RunResult(None, features, inputs)

@@ -125,20 +125,3 @@ def acceptance_by_depth(ranks: npt.NDArray[np.int8]) -> list[float]:
         rates.append(float((alive & stands[..., depth]).sum() / reached) if reached else 0.0)
         alive &= stands[..., depth]
     return rates
-
-
-def repeating(row: npt.NDArray[np.integer], size: int = 8) -> npt.NDArray[np.bool_]:
-    """Returns which tokens of a row complete a `size`-gram that occurred in the row before."""
-    seen: set[tuple[int, ...]] = set()
-    found = np.zeros(len(row), bool)
-    for end in range(size, len(row) + 1):
-        gram = tuple(int(t) for t in row[end - size : end])
-        found[end - 1] = gram in seen
-        seen.add(gram)
-    return found
-
-
-def repeated_share(tokens: npt.NDArray[np.integer], size: int = 8) -> float:
-    """Returns the share of `size`-grams in each row that occurred in the same row before."""
-    possible = sum(max(len(row) - size + 1, 0) for row in tokens)
-    return sum(int(repeating(row, size).sum()) for row in tokens) / max(possible, 1)

@@ -18,14 +18,8 @@ import torch
 
 from wager.errors import InputError
 from wager.nn.models.dflash_net import DFlashNet
-from wager.train.acceptance import (
-    Rows,
-    acceptance_by_depth,
-    offered,
-    repeated_share,
-    repeating,
-    tokens_per_step,
-)
+from wager.text.repetition import repeated_share, repeating
+from wager.train.acceptance import Rows, acceptance_by_depth, offered, tokens_per_step
 from wager.train.corpus import read_records
 from wager.train.drafter import HFTeacher
 from wager.train.generate import write_rows

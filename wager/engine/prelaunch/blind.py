@@ -92,7 +92,7 @@ class BlindPrelaunch:
         asked, ranks = [], 1 if blind.is_chain else ranks
         shares = zip(rows, lines, blind.nodes, blind.weights, strict=True)
         for row, (line, depth), nodes, weights in shares:
-            pending, _, start, pages, _ = row.run_row()
+            pending, _, start, pages, _, _ = row.run_row()
             if row.proposal is not None:
                 tree = Tree.chain(row.proposal.token_ids[: min(nodes, depth), 0])
                 asked.append(BlindRow(pending, start, pages, tree.num_nodes, line, depth, tree=tree))

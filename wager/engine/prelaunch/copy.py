@@ -130,7 +130,7 @@ def _is_pass_of(following: _Continuation, rows: Many[StepRow]) -> bool:
     """Whether the step would run exactly this pass."""
     if len(rows) != 1 or rows[0].sequence is not following.sequence:
         return False
-    (pending, tree, context_len, pages, is_judged), own = rows[0].run_row(), following.row
+    (pending, tree, context_len, pages, is_judged, _), own = rows[0].run_row(), following.row
     if list(pending) != list(own.pending) or context_len != own.context_len or not is_judged:
         return False
     return tree == own.tree and list(pages[: len(own.pages)]) == list(own.pages)
