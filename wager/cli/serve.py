@@ -12,9 +12,14 @@ import time
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from wager.cli.flags import announce_default_model, config_flags, resolve_config, source_flags, with_flags
+from wager.cli.flags import (
+    announce_default_model,
+    config_flags,
+    model_argument,
+    resolve_config,
+    source_flags,
+    with_flags,
+)
 from wager.errors import ConfigError, InputError
 from wager.policy import check_policy, settings_from
 from wager.resolve import Resolved
@@ -28,9 +33,7 @@ _REQUIRED_PACKAGES = ("fastapi", "uvicorn", "pydantic")
 
 @with_flags(source_flags(), config_flags(ServeConfig))
 def serve(
-    name: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="Target model: the same as --model.")
-    ] = None,
+    name: Annotated[str | None, model_argument()] = None,
     **values: object,
 ) -> None:
     """Serve a model over HTTP: the APIs of OpenAI and Anthropic clients, metrics, and a web page.

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wager.cli.flags import config_flags, given_values, with_flags
+from wager.cli.flags import config_flags, given_values, names_of, with_flags
+from wager.cli.help import complete_models
 from wager.cli.train_screen import deferred_interrupt, training_screen
 from wager.config import with_values
 from wager.errors import ConfigError, InputError, ModelError
@@ -24,12 +25,27 @@ from wager.train.settings import DrafterSettings
 if TYPE_CHECKING:
     from wager.train.drafter_training import DrafterTraining, Trained
 
+TRAINED = "What is trained"
+_GROUPS = {
+    "layers": "The drafter",
+    "own_text": "Texts",
+    "updates": "Updates",
+    "device": "Machine and reports",
+}
+"""The first field of each group of the help."""
+
+
+def out_option(help: str) -> Any:
+    return typer.Option(*names_of("out"), metavar="FOLDER", help=help, rich_help_panel=TRAINED)
+
+
 MoreFiles = Annotated[list[Path] | None, typer.Argument(metavar="FILE", help="More corpus files.")]
 CorpusFiles = Annotated[
     list[Path] | None,
     typer.Option(
         "--corpus",
         metavar="FILE",
+        rich_help_panel=TRAINED,
         help="Corpus: plain text, or .jsonl with `text` or `messages` in every line; both also as .xz. "
         "May be repeated.",
     ),
@@ -38,26 +54,33 @@ Resume = Annotated[
     bool | None,
     typer.Option(
         "--resume/--no-resume",
+        rich_help_panel=TRAINED,
         help="Continue from the folder's checkpoint, or start again [default: continue if there is one].",
     ),
 ]
 
 
-@with_flags(config_flags(DrafterSettings))
+@with_flags(config_flags(DrafterSettings, _GROUPS))
 def train(
     more: MoreFiles = None,
     *,
     model: Annotated[
-        str, typer.Option(metavar="MODEL", help="The target: a folder or a published name.")
+        str,
+        typer.Option(
+            *names_of("model"),
+            metavar="MODEL",
+            help="The target: a folder or a published name.",
+            rich_help_panel=TRAINED,
+            autocompletion=complete_models,
+        ),
     ] = DEMO,
     corpus: CorpusFiles = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write the drafter to this folder.")
-    ] = None,
+    out: Annotated[Path | None, out_option("Write the drafter to this folder.")] = None,
     no_own_text: Annotated[
         bool,
         typer.Option(
             "--no-own-text",
+            rich_help_panel=TRAINED,
             help="Train on the corpus instead of the target's text, the same as --own-text 0.",
         ),
     ] = False,
