@@ -45,10 +45,11 @@ class Monitor:
     def ask(self) -> None:
         """Takes the server's state. Raises InputError if asking again cannot help."""
         try:
-            self._model = self._model or self._client.model()
+            if self._trouble or not self._model:  # another model may have been started meanwhile
+                self._model = self._client.model()
             self.state = self._client.state()
         except ServerAway as error:
-            self._trouble, self._model = one_line(error), ""
+            self._trouble = one_line(error)
         else:
             self._trouble = ""
             self._speeds.append(float(self.state.get("tokens_per_s") or 0.0))

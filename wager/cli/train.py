@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,8 +17,9 @@ import typer
 from wager.cli.flags import config_flags, given_values, names_of, with_flags
 from wager.cli.help import complete_models
 from wager.cli.train_screen import deferred_interrupt, training_screen
+from wager.cli.train_verdict import Verdict, time_steps, verdict
 from wager.config import with_values
-from wager.errors import ConfigError, InputError, ModelError
+from wager.errors import ConfigError, InputError, ModelError, WagerError, one_line
 from wager.pairs import DEMO
 from wager.resolve import resolve
 from wager.train.settings import DrafterSettings
@@ -105,7 +107,10 @@ def train(
         training = DrafterTraining(target, files, out, settings, listener)
         training.prepare(resume)
         trained = _run(training)
-    _show(trained, model)
+        folder = target.folder
+        del training, target  # the target is loaded again, as it runs when it answers
+        judged = _verdict(folder, trained, settings.device, listener.message)
+    _show(trained, model, judged)
 
 
 def read_settings(values: Mapping[str, object], no_own_text: bool) -> DrafterSettings:
@@ -170,10 +175,22 @@ def one_line_errors() -> Iterator[None]:
         raise InputError(f"cannot be written: {error}", field="out") from error
 
 
-def _show(trained: Trained, model: str) -> None:
+def _verdict(target: Path, trained: Trained, device: str, say: Callable[[str], None]) -> Verdict:
+    """Returns what is said about the use of the drafter; a failure to measure does not fail the training."""
+    say("timing the drafter and its target on this machine")
+    try:
+        return verdict(trained.measured, time_steps(target, trained.folder, device, say))
+    except WagerError as error:
+        return Verdict(f"Its use on this machine could not be estimated: {one_line(error)}.")
+
+
+def _show(trained: Trained, model: str, judged: Verdict) -> None:
     for measured in trained.measured:
         label = "greedy" if measured.temperature == 0 else f"T = {measured.temperature:g}"
         rates = " ".join(f"{rate:.2f}" for rate in measured.by_depth)
         typer.echo(f"{label:>7}: {measured.tokens_per_step:.2f} tokens per step; acceptance by depth {rates}")
     typer.echo(f"wrote {trained.folder}")
+    typer.echo(f"\n{fill(judged.text, 100)}")
+    if judged.advice:
+        typer.echo(f"to improve it: {judged.advice}")
     typer.echo(f"next: wager generate --model {model} --drafter {trained.folder} --prompt ...")
