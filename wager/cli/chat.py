@@ -136,8 +136,10 @@ def _take(session: ChatSession, screen: ChatScreen, entry: str) -> bool:
         session.conversation.ask(entry)
     try:
         prompt_ids = session.prompt_ids()
+        answered = session.answer(prompt_ids, lambda: screen.answer(session, prompt_ids))
     except WagerError:
-        session.conversation.take_back_turn()
+        if session.conversation.is_waiting:  # the question could not be asked
+            session.conversation.take_back_turn()
         raise
-    screen.finished(session.answer(prompt_ids, screen.answer(session, prompt_ids)))
+    screen.finished(answered)
     return True

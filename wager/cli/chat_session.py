@@ -124,13 +124,14 @@ class ChatSession:
         kwargs = {"enable_thinking": self.thinking.is_enabled} if self.thinking.is_given else None
         return self.llm.encode(self.conversation.prompt, kwargs)
 
-    def answer(self, prompt_ids: list[int], screen: Screen) -> Answered:
+    def answer(self, prompt_ids: list[int], open_screen: Callable[[], Screen]) -> Answered:
         """Answers a prompt and adds the answer to the conversation, whether or not Ctrl-C stopped it.
 
-        Raises ModelError if the request failed. A second Ctrl-C raises KeyboardInterrupt.
+        Raises RequestError if the prompt is refused, ModelError if the request failed, and KeyboardInterrupt
+        for a second Ctrl-C.
         """
         params, answered = self._params(prompt_ids), Answered()
-        splitter = self._splitter(prompt_ids)
+        splitter, screen = self._splitter(prompt_ids), open_screen()
         began_s = time.perf_counter()
         try:
             with _first_interrupt() as interrupted:
