@@ -3,19 +3,13 @@
 import io
 import json
 import os
-import pty
-import select
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.architecture.layout import ROOT
+from tests.cli.terminal import on_terminal
 from tests.server.harness import save_speaker
 from wager.cli import main
 from wager.cli.chat_commands import COMMANDS, Next, run_command
@@ -43,8 +37,6 @@ FLAGS = [
     "8",
 ]
 SETTINGS: dict[str, Any] = {"drafter": "lookup", "layout": "out_in", "threads": 1, "num_pages": 400}
-WAGER = [sys.executable, "-c", "from wager.cli.main import run; run()"]
-PATIENCE_S = 120
 
 
 @pytest.fixture(scope="module")
@@ -385,90 +377,9 @@ def test_each_drafter_has_its_style() -> None:
     assert plain["guess:block"] != plain["guess:lookup"]
 
 
-class Terminal:
-    """A command on a pseudo-terminal."""
-
-    def __init__(self, handle: int, process: subprocess.Popen[bytes]) -> None:
-        self._handle, self.process, self.seen = handle, process, ""
-
-    def type(self, text: str) -> None:
-        self.seen = ""
-        os.write(self._handle, text.encode())
-
-    def wait_for(self, found: Callable[[str], bool]) -> str:
-        """Reads until the text since the last input is as wanted; fails at the end of the output."""
-        while not found(self.seen):
-            try:
-                data = os.read(self._handle, 4096)
-            except OSError:
-                data = b""
-            assert data, f"the command ended: {self.seen}"
-            self.seen += data.decode(errors="replace")
-        return self.seen
-
-    def interrupt(self, found: Callable[[str], bool] = lambda _: False) -> str:
-        """Presses Ctrl-C until the output is as wanted, or until the command ends.
-
-        Python loses a Ctrl-C that comes just before it waits for a key, so another one follows after a while.
-        """
-        self.seen = ""
-        while not found(self.seen):
-            ready, _, _ = select.select([self._handle], [], [], 2.0 if self.seen else 0.0)
-            try:
-                data = os.read(self._handle, 4096) if ready else b""
-                if not ready:
-                    os.write(self._handle, b"\x03")
-            except OSError:  # the command has ended
-                break
-            if ready and not data:
-                break
-            self.seen += data.decode(errors="replace") or " "
-        return self.seen
-
-
-@contextmanager
-def on_terminal(*args: str, home: Path) -> Iterator[Terminal]:
-    parent, child = pty.openpty()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("WAGER_")}
-    environment |= {
-        "XDG_STATE_HOME": str(home),
-        "TERM": "xterm-256color",
-        "COLUMNS": "80",
-        "WAGER_NATIVE": "off",
-    }
-    process = subprocess.Popen(
-        [*WAGER, *args],
-        cwd=ROOT,
-        env=environment,
-        stdin=child,
-        stdout=child,
-        stderr=child,
-        start_new_session=True,
-        preexec_fn=lambda: take_terminal(child),
-    )
-    os.close(child)
-    watchdog = signal.signal(signal.SIGALRM, lambda *_: process.kill())
-    signal.alarm(PATIENCE_S)
-    try:
-        yield Terminal(parent, process)
-        process.wait(PATIENCE_S)
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, watchdog)
-        process.kill()
-        process.wait()
-        os.close(parent)
-
-
-def take_terminal(child: int) -> None:
-    import fcntl
-    import termios
-
-    fcntl.ioctl(child, termios.TIOCSCTTY, 0)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def test_on_a_terminal_an_interrupt_stops_the_answer_and_two_leave(speaker: Path, tmp_path: Path) -> None:
+def test_on_a_terminal_an_interrupt_stops_the_answer_and_the_chat_goes_on(
+    speaker: Path, tmp_path: Path
+) -> None:
     flags = [*FLAGS, "--max-tokens", "900", "--ignore-eos", "--no-color"]
     with on_terminal("chat", str(speaker), *flags, home=tmp_path) as terminal:
         terminal.wait_for(lambda seen: seen.endswith("> "))
@@ -482,7 +393,7 @@ def test_on_a_terminal_an_interrupt_stops_the_answer_and_two_leave(speaker: Path
         assert "answers            1" in terminal.wait_for(
             lambda seen: "policy" in seen and seen.endswith("> ")
         )
-        terminal.interrupt(lambda seen: "Ctrl-C again" in seen)
-        terminal.interrupt()
+        terminal.interrupt_prompt()
+        terminal.type("\x04")
     assert terminal.process.returncode == 0
     assert (tmp_path / "wager" / "chat_history").read_text().split("\n")[-3:-1] == ["hello", "/stats"]
