@@ -63,6 +63,9 @@ def test_a_drafter_is_trained(toy: Toy, tmp_path: Path, capsys: pytest.CaptureFi
     assert main.exit_status([*named[:5], str(more), *named[5:]]) == 0
     said, told = capsys.readouterr()
     assert "greedy:" in said and "T = 0.8:" in said and f"--drafter {out}" in said
+    assert "on this machine" in said and "as fast as plain decoding" in " ".join(said.split())
+    modes = {path.stat().st_mode & 0o777 for path in out.iterdir() if path.is_file()}
+    assert modes == {more.stat().st_mode & 0o777}
     assert "update 6/6" in told and "held out: tokens per step" in told and "24 of 24" in told
     assert "mask token" in told
     config = json.loads((out / "config.json").read_text())
