@@ -78,7 +78,6 @@ def chat(
     settings = resolve_config(values, EngineConfig, name)
     if settings.sources["model.model"] == "default":
         settings = settings.choose("model", default_chat_model(), "default")
-        print(f"wager: no model was named: using {settings.value('model')}", file=sys.stderr)
     config = settings.config
     if not config.model.model:
         raise ConfigError("model", "", "a folder or a published name (see `wager models`)")
@@ -86,7 +85,8 @@ def chat(
     thinking, params = thinking_options(values), sampling_params({**values, "max_tokens": max_tokens})
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     screen = TerminalChatScreen(no_color=no_color) if is_terminal else PlainChatScreen()
-    llm = load_llm(config)
+    with screen.loading(config.model.model):
+        llm = load_llm(config)
     announce_native(config, llm)
     session = ChatSession(llm, params, thinking, screen.notice)
     session.conversation.system = system

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -58,6 +59,11 @@ def figures(answered: Answered) -> str:
 class PlainChatScreen:
     """For pipes and files."""
 
+    def loading(self, model: str) -> AbstractContextManager[object]:
+        """Says on stderr which model is loaded."""
+        self.notice(f"talking to {model}")
+        return nullcontext()
+
     def greet(self, session: ChatSession) -> None:
         """Says nothing: the output has answers only."""
 
@@ -79,6 +85,10 @@ class TerminalChatScreen:
 
     def __init__(self, *, no_color: bool) -> None:
         self.console = Console(highlight=False, no_color=True if no_color else None)
+
+    def loading(self, model: str) -> AbstractContextManager[object]:
+        """Shows that the model is being loaded, until it is."""
+        return self.console.status(f"loading {model}")
 
     def greet(self, session: ChatSession) -> None:
         notes, drafters = session.llm.notes, _drafters(session)
