@@ -87,7 +87,7 @@ def chat(
     screen = TerminalChatScreen(no_color=no_color) if is_terminal else PlainChatScreen()
     with screen.loading(config.model.model):
         llm = load_llm(config)
-    announce_native(config, llm)
+    announce_native(config.model.native, llm.engine)
     session = ChatSession(llm, params, thinking, screen.notice)
     session.conversation.system = system
     _talk(session, screen, _entries(screen))

@@ -112,7 +112,7 @@ def generate(
     announce_default_model(settings)
     llm = load_llm(settings.config)
     _announce_drafter(settings.config, llm)
-    announce_native(settings.config, llm)
+    announce_native(settings.config.model.native, llm.engine)
     prompts = [_as_chat(llm, text, raw) for text in task.texts]
     if thinking.is_given:
         announce_budget(llm, thinking, task.params)

@@ -20,6 +20,7 @@ from wager.cli.flags import (
     source_flags,
     with_flags,
 )
+from wager.cli.notices import announce_native
 from wager.errors import ConfigError, InputError
 from wager.policy import check_policy, settings_from
 from wager.resolve import Resolved
@@ -48,7 +49,12 @@ def serve(
     from wager.server.run import serve as run
 
     _set_up_logging()
-    run(settings, lambda service, port: _print_banner(service, port, time.monotonic() - started_s))
+
+    def ready(service: ModelService, port: int) -> None:
+        _print_banner(service, port, time.monotonic() - started_s)
+        announce_native(settings.config.model.native, service.engine)
+
+    run(settings, ready)
 
 
 def _check(config: ServeConfig) -> None:
