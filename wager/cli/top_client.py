@@ -82,6 +82,8 @@ class StateClient:
             return InputError(f"{self.url} needs an API key: --api-key or WAGER_API_KEY", "api_key")
         if status == 404:
             return InputError(f"{self.url} is no server of Wager", "url")
+        if status == 503:
+            return ServerAway(f"{self.url} is not ready: it loads its model, or it stops")
         return ServerAway(f"{self.url} answers with status {status}")
 
 
