@@ -69,7 +69,7 @@ def chat(
     ] = False,
     **values: object,
 ) -> None:
-    """Talk to a model in this terminal.
+    """Talk to a model in this terminal: MODEL, or the one that `wager fetch` brought, else the demo model.
 
     The tokens of an answer are coloured by their origin: the model itself, or the drafter that guessed them.
     Lines that begin with a slash are commands; /help lists them. Ctrl-C stops an answer, Ctrl-D leaves.

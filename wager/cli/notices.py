@@ -12,17 +12,15 @@ __all__ = ["announce_native"]
 
 
 def announce_native(asked: str, engine: Engine) -> None:
-    """Says why passes are not native, if they were asked for or cannot be had on this machine.
+    """Says why passes are not native where the user may expect them; `asked` is the setting `native`.
 
-    `asked` is the setting `native`.
+    If `on` is impossible, the engine itself warns, because a program asks for it, too.
     """
     loader = engine.runner.decoder.native_loader
-    if not loader.reason or asked == "off":
+    if not loader.reason or loader.is_refused or asked == "off":
         return
-    if loader.is_refused:
+    if loader.may_become_ready or loader.is_large:
         if asked == "on":
-            print(f"wager: no native passes: {loader.reason}", file=sys.stderr)
-    elif not loader.may_become_ready and not loader.is_large:
+            print(f"wager: plain torch until the native passes are ready: {loader.reason}", file=sys.stderr)
+    elif asked == "auto":
         print(f"wager: no native passes, which are faster: {loader.reason}", file=sys.stderr)
-    elif asked == "on":
-        print(f"wager: plain torch passes until the native ones are ready: {loader.reason}", file=sys.stderr)

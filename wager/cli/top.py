@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from wager.cli.help import OUTPUT
+from wager.cli.help import OUTPUT, SERVER
 from wager.cli.top_client import DEFAULT_URL, ServerAway, StateClient
 from wager.cli.top_view import Heading, draw, summary_line
 from wager.errors import ConfigError, one_line
@@ -71,10 +71,17 @@ def top(
     ] = DEFAULT_URL,
     *,
     api_key: Annotated[
-        str, typer.Option(metavar="KEY", envvar="WAGER_API_KEY", help="API key of the server.")
+        str,
+        typer.Option(
+            metavar="KEY",
+            envvar="WAGER_API_KEY",
+            help="API key of the server.",
+            rich_help_panel=SERVER,
+        ),
     ] = "",
     interval: Annotated[
-        float, typer.Option(metavar="S", help="Seconds between two looks at the server.")
+        float,
+        typer.Option(metavar="S", help="Seconds between two looks at the server.", rich_help_panel=SERVER),
     ] = 1.0,
     once: Annotated[
         bool, typer.Option("--once", help="Print one table and end.", rich_help_panel=OUTPUT)
