@@ -68,6 +68,15 @@ def test_a_stored_run_is_shown(tmp_path: Path, capsys: Capture) -> None:
     assert (tmp_path / "again.html").exists()
 
 
+def test_json_prints_what_out_writes(tmp_path: Path, capsys: Capture) -> None:
+    path, again = tmp_path / "run.json", tmp_path / "again.json"
+    write_report(report(), path)
+    assert exit_status(["bench", "--from", str(path), "--json", "--out", str(again)]) == 0
+    out, err = capsys.readouterr()
+    assert out == path.read_text() == again.read_text()
+    assert f"wrote {again}" in err
+
+
 def test_an_interrupt_writes_the_finished_prompts(
     quick: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,15 @@ def test_a_run_prints_a_table_and_writes_its_files(folder: Path, capsys: Capture
     assert all(json.loads(line)["policy"] in ("auto", "fixed:5") for line in out[".jsonl"].open())
 
 
+def test_json_prints_what_out_writes(folder: Path, capsys: Capture) -> None:
+    out = folder / "written.json"
+    args = f"simulate --traces {folder}/good.npz --kind prose --costs cpu --json --out {out}"
+    assert exit_status(args.split()) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == json.loads(out.read_text())
+    assert f"wrote {out}" in shown.err
+
+
 def test_quiet_prints_only_the_table(folder: Path, capsys: Capture) -> None:
     assert exit_status(["simulate", "--traces", f"{folder}/good.npz", "--kind", "prose", "--quiet"]) == 0
     shown = capsys.readouterr()
