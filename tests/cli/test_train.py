@@ -228,6 +228,8 @@ def test_a_target_is_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         {name: value for name, value in values.items() if not isinstance(value, bool)} | {"updates": 3}
     )
     assert main.exit_status(["train-target", str(corpus), "--out", str(out), *flags]) == 0
+    modes = {path.stat().st_mode for path in out.iterdir() if path.is_file()}
+    assert modes == {corpus.stat().st_mode}
     said, told = capsys.readouterr()
     assert "nats per token" in said and f"wager train --model {out}" in said
     assert "update 3/3" in told
