@@ -151,16 +151,6 @@ def load_tokenizer(folder: Path, decoder: Decoder) -> Tokenizer | None:
     return tokenizer
 
 
-def pick_device(device: str) -> Found:
-    """Returns the device that was asked for, otherwise a CUDA device if there is one."""
-    if device != "auto":
-        refuse_missing_device(device)
-        return Found(device, "config")
-    if torch.cuda.is_available():
-        return Found("cuda", "a CUDA device is present")
-    return Found("cpu", "no CUDA device is present")
-
-
 def refuse_missing_device(device: str) -> None:
     """Raises ConfigError for a CUDA device that is not there."""
     if not device.startswith("cuda"):
@@ -172,6 +162,16 @@ def refuse_missing_device(device: str) -> None:
     number = int(device.partition(":")[2] or 0)
     if number >= torch.cuda.device_count():
         raise ConfigError("device", device, f"a device from cuda:0 to cuda:{torch.cuda.device_count() - 1}")
+
+
+def pick_device(device: str) -> Found:
+    """Returns the device that was asked for, otherwise a CUDA device if there is one."""
+    if device != "auto":
+        refuse_missing_device(device)
+        return Found(device, "config")
+    if torch.cuda.is_available():
+        return Found("cuda", "a CUDA device is present")
+    return Found("cpu", "no CUDA device is present")
 
 
 def set_threads(threads: int) -> None:
