@@ -81,7 +81,7 @@ def top(
     ] = "",
     interval: Annotated[
         float,
-        typer.Option(metavar="S", help="Seconds between two looks at the server.", rich_help_panel=SERVER),
+        typer.Option(metavar="S", help="Seconds between two updates.", rich_help_panel=SERVER),
     ] = 1.0,
     once: Annotated[
         bool, typer.Option("--once", help="Print one table and end.", rich_help_panel=OUTPUT)
@@ -93,7 +93,7 @@ def top(
     """Watch a running server: requests, speed, bets, acceptance, the ledger and memory.
 
     q or Ctrl-C leaves. A server that is not there, or that goes away, is asked again until it answers.
-    Without a terminal, a line is printed at every look.
+    Without a terminal, every update is a line.
     """
     if not _LEAST_INTERVAL_S <= interval <= _MOST_INTERVAL_S:
         allowed = f"a number from {_LEAST_INTERVAL_S:g} to {_MOST_INTERVAL_S:g}"

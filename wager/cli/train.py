@@ -16,8 +16,8 @@ import typer
 
 from wager.cli.flags import config_flags, given_values, names_of, with_flags
 from wager.cli.help import complete_models
+from wager.cli.train_assessment import Assessment, assess, time_steps
 from wager.cli.train_screen import deferred_interrupt, training_screen
-from wager.cli.train_verdict import Verdict, time_steps, verdict
 from wager.config import with_values
 from wager.errors import ConfigError, InputError, ModelError, WagerError, one_line
 from wager.pairs import DEMO
@@ -109,7 +109,7 @@ def train(
         trained = _run(training)
         folder = target.folder
         del training, target  # the target is loaded again, as it runs when it answers
-        judged = _verdict(folder, trained, settings.device, listener.message)
+        judged = _assessed(folder, trained, settings.device, listener.message)
     _show(trained, model, judged)
 
 
@@ -175,16 +175,16 @@ def one_line_errors() -> Iterator[None]:
         raise InputError(f"cannot be written: {error}", field="out") from error
 
 
-def _verdict(target: Path, trained: Trained, device: str, say: Callable[[str], None]) -> Verdict:
+def _assessed(target: Path, trained: Trained, device: str, say: Callable[[str], None]) -> Assessment:
     """Returns what is said about the use of the drafter; a failure to measure does not fail the training."""
     say("timing the drafter and its target on this machine")
     try:
-        return verdict(trained.measured, time_steps(target, trained.folder, device, say))
+        return assess(trained.measured, time_steps(target, trained.folder, device, say))
     except WagerError as error:
-        return Verdict(f"Its use on this machine could not be estimated: {one_line(error)}.")
+        return Assessment(f"Its use on this machine could not be estimated: {one_line(error)}.")
 
 
-def _show(trained: Trained, model: str, judged: Verdict) -> None:
+def _show(trained: Trained, model: str, judged: Assessment) -> None:
     for measured in trained.measured:
         label = "greedy" if measured.temperature == 0 else f"T = {measured.temperature:g}"
         rates = " ".join(f"{rate:.2f}" for rate in measured.by_depth)

@@ -1,11 +1,11 @@
-"""The verdict at the end of `wager train`: the best chain under known costs, and what is said about it."""
+"""The assessment at the end of `wager train`: the best chain under known costs, and what is said about it."""
 
 from pathlib import Path
 
 import pytest
 
 from tests.nn.tiny import save_drafter, save_target
-from wager.cli.train_verdict import best_chain, time_steps, verdict
+from wager.cli.train_assessment import assess, best_chain, time_steps
 from wager.errors import WagerError
 from wager.trace.costs import StepCosts, step_costs
 from wager.train.drafter_quality import Measured
@@ -37,14 +37,14 @@ def test_the_best_chain_is_where_another_guess_costs_more_than_it_gives() -> Non
     ],
 )
 def test_what_is_said(draft_ms: float, rates: tuple[tuple[float, ...], ...], said: str) -> None:
-    found = verdict([measured(0.0, *rates[0]), measured(0.8, *rates[1])], costs(draft_ms, 0.1))
+    found = assess([measured(0.0, *rates[0]), measured(0.8, *rates[1])], costs(draft_ms, 0.1))
     assert said in found.text and "greedy text" in found.text and "text at temperature 0.8" in found.text
     assert f"a draft {draft_ms:.2f} ms" in found.text and "a target pass takes 10.00 ms" in found.text
     assert bool(found.advice) == ("not worth" in said or "little" in said)
 
 
 def test_nothing_is_said_without_texts() -> None:
-    assert "nothing can be said" in verdict([], costs(1.0, 1.0)).text
+    assert "nothing can be said" in assess([], costs(1.0, 1.0)).text
 
 
 def test_steps_are_timed_as_the_engine_runs_them(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from wager.trace.costs import StepCosts, step_costs
 if TYPE_CHECKING:
     from wager.train.drafter_quality import Measured
 
-__all__ = ["Estimate", "Verdict", "best_chain", "time_steps", "verdict"]
+__all__ = ["Assessment", "Estimate", "assess", "best_chain", "time_steps"]
 
 _ROUNDS = 7
 _CONTEXT = 256
@@ -79,7 +79,7 @@ def time_steps(target: Path, drafter: Path, device: str, say: Callable[[str], No
     return step_costs("here", median(drafts), {size: median(times) for size, times in passes.items()})
 
 
-class Verdict(NamedTuple):
+class Assessment(NamedTuple):
     """What is said at the end of a training."""
 
     text: str
@@ -87,11 +87,11 @@ class Verdict(NamedTuple):
     """What may help if the drafter gains nothing."""
 
 
-def verdict(measured: Sequence[Measured], costs: StepCosts) -> Verdict:
+def assess(measured: Sequence[Measured], costs: StepCosts) -> Assessment:
     """Returns two sentences about the use of the drafter on this machine."""
     found = {one.temperature: best_chain(one.by_depth, costs) for one in measured}
     if not found:
-        return Verdict("There were no held-out texts, so nothing can be said about the speed.")
+        return Assessment("There were no held-out texts, so nothing can be said about the speed.")
     speeds = [one.speedup for one in found.values()]
     estimated = " and ".join(f"{_texts(t)} {one.speedup:.2f} times" for t, one in found.items())
     lengths = " and ".join(str(one.num_guesses) for one in found.values())
@@ -101,7 +101,7 @@ def verdict(measured: Sequence[Measured], costs: StepCosts) -> Verdict:
         f"chains of {lengths} guesses; a target pass takes {costs.plain_ms():.2f} ms, a draft "
         f"{costs.draft_time_ms():.2f} ms, and a pass over {largest} tokens {costs.verify(largest):.2f} ms."
     )
-    return Verdict(text, _ADVICE if max(speeds) < 1.0 + _CLEAR else "")
+    return Assessment(text, _ADVICE if max(speeds) < 1.0 + _CLEAR else "")
 
 
 _ADVICE = "more --updates and --own-text raise its acceptance, fewer --layers make a draft cheaper"
