@@ -20,8 +20,18 @@ from typing import IO, NamedTuple
 
 from wager.errors import InputError, ModelError
 from wager.gguf.writer import atomic_file
+from wager.pairs import DEMO
 
-__all__ = ["FETCHABLE", "VARIABLE", "FetchableModel", "fetch", "fetched_path", "is_fetched", "models_folder"]
+__all__ = [
+    "FETCHABLE",
+    "VARIABLE",
+    "FetchableModel",
+    "default_chat_model",
+    "fetch",
+    "fetched_path",
+    "is_fetched",
+    "models_folder",
+]
 
 VARIABLE = "WAGER_MODELS"
 """The environment variable that names the folder of fetched models."""
@@ -93,6 +103,11 @@ def is_fetched(name: str) -> bool:
         return path is not None and path.stat().st_size == FETCHABLE[name].num_bytes
     except OSError:
         return False
+
+
+def default_chat_model() -> str:
+    """Returns the model to talk to if none is named: the fetched instruct model, else the one that ships."""
+    return next((name for name in FETCHABLE if is_fetched(name)), DEMO)
 
 
 def fetch(name: str, tell: Callable[[str], None]) -> Path:

@@ -92,6 +92,8 @@ class TokenDetail(NamedTuple):
     """Depth of the token in the tree; 0 for the target's own tokens and for forced tokens."""
     confidence: float | None
     """The drafter's probability of the guess; None if the token was not guessed."""
+    drafter: str | None = None
+    """The name of the drafter that made the guess; None if the token was not guessed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def quick(pair: World, tmp_path: Path) -> list[str]:
 
 def test_end_to_end(quick: list[str], tmp_path: Path, capsys: Capture) -> None:
     files = {ending: tmp_path / f"out.{ending}" for ending in ("json", "html", "png")}
-    args = [*quick, "--policy", "auto", "--policy", "fixed:2", "--peers", "all", "--json", str(files["json"])]
+    args = [*quick, "--policy", "auto", "--policy", "fixed:2", "--peers", "all", "--out", str(files["json"])]
     args += ["--html", str(files["html"]), "--plot", str(files["png"])]
     assert exit_status(args) == 0
     shown = capsys.readouterr()
@@ -68,6 +68,15 @@ def test_a_stored_run_is_shown(tmp_path: Path, capsys: Capture) -> None:
     assert (tmp_path / "again.html").exists()
 
 
+def test_json_prints_what_out_writes(tmp_path: Path, capsys: Capture) -> None:
+    path, again = tmp_path / "run.json", tmp_path / "again.json"
+    write_report(report(), path)
+    assert exit_status(["bench", "--from", str(path), "--json", "--out", str(again)]) == 0
+    out, err = capsys.readouterr()
+    assert out == path.read_text() == again.read_text()
+    assert f"wrote {again}" in err
+
+
 def test_an_interrupt_writes_the_finished_prompts(
     quick: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,7 +92,7 @@ def test_an_interrupt_writes_the_finished_prompts(
 
     monkeypatch.setattr(runs, "_answer_set", interrupted)
     path = tmp_path / "out.json"
-    assert exit_status([*quick, "--json", str(path)]) == 130
+    assert exit_status([*quick, "--out", str(path)]) == 130
     shown = capsys.readouterr()
     assert "interrupted: figures are of the prompts finished" in shown.out
     data = json.loads(path.read_text())["data"]
@@ -97,7 +106,7 @@ def test_a_wrong_text_is_an_error_after_the_report(
     found = measured(("ar", "auto", "transformers"))
     found.differences = [Difference("auto", 0, 3, 1, 2, 0.5, False)]
     monkeypatch.setattr(bench, "_run", lambda task: report(found))
-    assert exit_status([*quick, "--json", str(path)]) == 2
+    assert exit_status([*quick, "--out", str(path)]) == 2
     assert "1 texts of auto differ from plain decoding" in capsys.readouterr().err and path.exists()
     found.differences = [Difference("transformers", 0, 3, 1, 2, 0.5, False)]
     assert exit_status(quick) == 0, "different texts of other decoders are no error"
@@ -128,7 +137,7 @@ def test_the_policies_of_a_sweep() -> None:
         ("--temperature -1", "temperature"),
         ("--prompt-order random", "prompt_order = 'random'"),
         ("--prompt-chars 0", "prompt_chars = 0"),
-        ("--json no/such/folder/out.json", "json: there is no folder"),
+        ("--out no/such/folder/out.json", "out: there is no folder"),
         ("--plot out.gif", "must end in .png"),
         ("--from none.json", "none.json cannot be read"),
         ("--model no/such/folder/here", "no such model folder"),
@@ -149,7 +158,7 @@ def test_the_verb_is_registered() -> None:
 
 def test_a_profile_shows_the_time_of_each_stage(quick: list[str], tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "out.json"
-    assert exit_status([*quick, "--policy", "fixed:2", "--profile", "--json", str(path)]) == 0
+    assert exit_status([*quick, "--policy", "fixed:2", "--stages", "--out", str(path)]) == 0
     shown = capsys.readouterr().out
     assert "host gap" in shown and "tokens per step" in shown and "device:" not in shown
     profiles = json.loads(path.read_text())["data"]["profiles"]

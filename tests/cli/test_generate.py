@@ -56,8 +56,11 @@ class FakeLLM:
         self.closed = False
         ledger = SimpleNamespace(total=Account(1500.0, 0.0, 1000.0, 2500.0, 10))
         controller = SimpleNamespace(experience=SimpleNamespace(ledger=ledger))
+        decoder = SimpleNamespace(native_loader=SimpleNamespace(reason=""))
         self.engine = SimpleNamespace(
-            parts=SimpleNamespace(tokenizer=word_tokenizer()), controller=controller
+            parts=SimpleNamespace(tokenizer=word_tokenizer()),
+            controller=controller,
+            runner=SimpleNamespace(decoder=decoder),
         )
 
     def stream(self, prompts: Any, params: SamplingParams) -> Iterator[StreamEvent]:
@@ -147,7 +150,11 @@ def test_prompts_come_from_files_and_stdin(
         (["-p", ""], "", "prompt: is empty"),
         ([], "\n", "prompt: is empty"),
         (["-p", "a", "--prompt-file", "b"], "", "not both"),
-        (["--prompt-file", "no-such-file"], "", "prompt_file: cannot be read"),
+        (
+            ["--prompt-file", "no-such-file"],
+            "",
+            "prompt_file: no-such-file cannot be read: No such file or directory",
+        ),
         (["-p", "a", "--temperature", "-1"], "", "temperature: -1.0"),
         (["-p", "a", "--page-size", "many"], "", "page_size = 'many'"),
         (["-p", "a", "--policy", "best"], "", "policy = 'best'"),

@@ -26,6 +26,10 @@ def test_a_pair_is_grown_with_the_drafter_beside_it(
     for folder in (out, out / "drafter"):
         found = grown_from(folder)
         assert found is not None and found["seed"] == 4
+        probe = tmp_path / "probe"
+        probe.touch()
+        modes = {path.stat().st_mode for path in folder.iterdir() if path.is_file()}
+        assert modes == {probe.stat().st_mode}
 
 
 def test_without_a_drafter(pair: SmallPair, tmp_path: Path) -> None:

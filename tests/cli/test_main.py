@@ -42,12 +42,13 @@ def only_line(text: str) -> str:
     return line
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.exit_status(["--version"]) == 0
+@pytest.mark.parametrize("flag", ["--version", "-V"])
+def test_version(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.exit_status([flag]) == 0
     assert capsys.readouterr().out == f"wager {wager.__version__}\n"
 
 
-@pytest.mark.parametrize("args", [["--help"], ["-h"], []])
+@pytest.mark.parametrize("args", [["--help"], ["-h"]])
 def test_help_lists_every_verb_and_loads_none(
     args: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,6 +57,15 @@ def test_help_lists_every_verb_and_loads_none(
     out = capsys.readouterr().out
     assert "Never imported." in out
     assert all(name in out for name in main.VERBS)
+
+
+def test_without_arguments_it_says_what_to_type_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.exit_status([]) == 0
+    out = capsys.readouterr().out
+    assert all(f"  {command} " in out for command, _ in main.FIRST_COMMANDS) and len(main.FIRST_COMMANDS) == 3
+    assert all(command.split()[1] in main.VERBS for command, _ in main.FIRST_COMMANDS)
+    assert all(name in out for name in main.VERBS) and "wager --help" in out
+    assert max(map(len, out.splitlines())) <= 80
 
 
 def test_a_verb_gets_its_flags_and_its_help(verb: Register, capsys: pytest.CaptureFixture[str]) -> None:

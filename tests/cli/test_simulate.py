@@ -36,7 +36,7 @@ def test_a_run_prints_a_table_and_writes_its_files(folder: Path, capsys: Capture
     out = {name: folder / f"out{name}" for name in (".json", ".png", ".jsonl")}
     args = f"simulate --traces {folder}/good.npz --costs cpu --costs {folder}/mine.json"
     args += " --policy auto --policy fixed:5"
-    args += f" --json {out['.json']} --plot {out['.png']} --decisions {out['.jsonl']}"
+    args += f" --out {out['.json']} --plot {out['.png']} --decisions {out['.jsonl']}"
     assert exit_status(args.split()) == 0
     shown = capsys.readouterr()
     for word in ("auto", "fixed:5", "best-fixed", "oracle-chain", "geo. mean", "mine", "prose", "0.8"):
@@ -46,6 +46,15 @@ def test_a_run_prints_a_table_and_writes_its_files(folder: Path, capsys: Capture
     assert len(cells) == 3 * 2 * 5
     assert out[".png"].read_bytes().startswith(b"\x89PNG")
     assert all(json.loads(line)["policy"] in ("auto", "fixed:5") for line in out[".jsonl"].open())
+
+
+def test_json_prints_what_out_writes(folder: Path, capsys: Capture) -> None:
+    out = folder / "written.json"
+    args = f"simulate --traces {folder}/good.npz --kind prose --costs cpu --json --out {out}"
+    assert exit_status(args.split()) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == json.loads(out.read_text())
+    assert f"wrote {out}" in shown.err
 
 
 def test_quiet_prints_only_the_table(folder: Path, capsys: Capture) -> None:
@@ -64,7 +73,7 @@ def test_the_included_trace_is_the_default_and_hints_follow(capsys: Capture) -> 
 def test_noise_stalls_rows_and_shifts_are_accepted(folder: Path, capsys: Capture) -> None:
     args = f"simulate --traces {folder}/good.npz --shift code+prose --rows 2"
     args += " --noise 0.1 --stalls 0.01x20 --seed 3"
-    assert exit_status([*args.split(), "--json", str(folder / "o.json")]) == 0
+    assert exit_status([*args.split(), "--out", str(folder / "o.json")]) == 0
     cells = json.loads((folder / "o.json").read_text())["cells"]
     assert {(cell["kind"], cell["temperature"]) for cell in cells} == {("code+prose", "t0")}
 
@@ -101,8 +110,8 @@ def test_noise_stalls_rows_and_shifts_are_accepted(folder: Path, capsys: Capture
         ("--kind poems", "kind = 'poems'"),
         ("--shift code+poems", "shift = 'poems'"),
         ("--temperature 3", "temperature = '3'"),
-        ("--json {0}/no/such/folder.json", "json: there is no folder"),
-        ("--json {0}", "json: cannot write"),
+        ("--out {0}/no/such/folder.json", "out: there is no folder"),
+        ("--out {0}", "out: cannot write"),
         ("--plot {0}/no/plot.png", "plot: there is no folder"),
         ("--plot {0}/plot.txt", "plot: "),
         ("--decisions {0}/no/d.jsonl", "decisions: there is no folder"),

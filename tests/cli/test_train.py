@@ -63,6 +63,9 @@ def test_a_drafter_is_trained(toy: Toy, tmp_path: Path, capsys: pytest.CaptureFi
     assert main.exit_status([*named[:5], str(more), *named[5:]]) == 0
     said, told = capsys.readouterr()
     assert "greedy:" in said and "T = 0.8:" in said and f"--drafter {out}" in said
+    assert "on this machine" in said and "as fast as plain decoding" in " ".join(said.split())
+    modes = {path.stat().st_mode & 0o777 for path in out.iterdir() if path.is_file()}
+    assert modes == {more.stat().st_mode & 0o777}
     assert "update 6/6" in told and "held out: tokens per step" in told and "24 of 24" in told
     assert "mask token" in told
     config = json.loads((out / "config.json").read_text())
@@ -225,6 +228,8 @@ def test_a_target_is_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         {name: value for name, value in values.items() if not isinstance(value, bool)} | {"updates": 3}
     )
     assert main.exit_status(["train-target", str(corpus), "--out", str(out), *flags]) == 0
+    modes = {path.stat().st_mode for path in out.iterdir() if path.is_file()}
+    assert modes == {corpus.stat().st_mode}
     said, told = capsys.readouterr()
     assert "nats per token" in said and f"wager train --model {out}" in said
     assert "update 3/3" in told

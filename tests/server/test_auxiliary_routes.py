@@ -68,7 +68,7 @@ def test_the_state_and_its_stream(http: httpx.Client) -> None:
     state = http.get("/wager/state").json()
     names = (
         "t running waiting max_rows pages_used pages_total tokens_per_s tokens_per_step bet_mean "
-        "bet_histogram acceptance_by_depth ledger_ms speedup policy"
+        "bet_histogram acceptance_by_depth ledger_ms speedup policy acceptance_ema requests"
     )
     assert set(state) == set(names.split())
     assert state["pages_total"] == 400 and state["tokens_per_s"] > 0

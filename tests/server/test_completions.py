@@ -143,7 +143,7 @@ def test_tokens_are_reported_with_their_origin(http: httpx.Client) -> None:
     tokens = [token for chunk in chunks for token in chunk.get("wager", {"tokens": []})["tokens"]]
     assert len(tokens) == 12
     assert {frozenset(token) for token in tokens} == {
-        frozenset({"text", "origin", "bet", "depth", "confidence"})
+        frozenset({"text", "origin", "bet", "depth", "confidence", "drafter"})
     }
     assert {token["origin"] for token in tokens} <= {"target", "guess"}
     text = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)

@@ -2,7 +2,7 @@
 
 `Profiler` observes the steps of each policy; on a CUDA device it also measures how long the device was busy.
 The result is a `Profile` per policy, which a report stores and `timeline` shows. Steps that read the prompt
-are left out. `wager bench --profile` uses this.
+are left out. `wager bench --stages` uses this.
 """
 
 from __future__ import annotations

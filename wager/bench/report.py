@@ -19,7 +19,7 @@ from wager.bench.records import Counts, Difference, Measured, Profile, Run, Timi
 from wager.bench.results import result
 from wager.errors import InputError
 
-__all__ = ["NAME", "Report", "make_report", "read_report", "write_report"]
+__all__ = ["NAME", "Report", "make_report", "read_report", "report_text", "write_report"]
 
 NAME = "wager bench"
 _FORMAT = 1
@@ -56,9 +56,13 @@ def make_report(config: Mapping[str, Any], measured: Measured) -> Report:
 
 
 def write_report(report: Report, path: Path) -> None:
-    """Writes the file, with one line per list of raw values."""
+    path.write_text(report_text(report), encoding="utf-8")
+
+
+def report_text(report: Report) -> str:
+    """Returns the report as JSON, with one line per list of raw values."""
     text = json.dumps({**report.origin, "config": report.config, "data": _data(report)}, indent=1)
-    path.write_text(_folded(text) + "\n", encoding="utf-8")
+    return _folded(text) + "\n"
 
 
 def read_report(path: Path) -> Report:

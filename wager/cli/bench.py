@@ -14,11 +14,20 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from wager.bench.plan import BASELINE, PEERS, RunOptions, check_peers, sets
-from wager.bench.report import Report, make_report, read_report, write_report
+from wager.bench.report import Report, make_report, read_report, report_text, write_report
 from wager.bench.results import load_average, shown
 from wager.bench.suites import PROMPT_CHARS, SUITES, BenchPrompt, first_of_each_kind, kinds_of, load_suite
-from wager.cli.flags import announce_default_model, config_flags, resolve_config, source_flags, with_flags
-from wager.cli.outputs import check_outputs, check_picture, progress_counter, write_errors
+from wager.cli.flags import (
+    announce_default_model,
+    config_flags,
+    model_argument,
+    names_of,
+    resolve_config,
+    source_flags,
+    with_flags,
+)
+from wager.cli.help import OUTPUT, policy_option
+from wager.cli.outputs import check_outputs, check_picture, progress_counter, refuse_file_name, write_errors
 from wager.config import EngineConfig, with_values
 from wager.errors import ModelError
 from wager.policy import check_policy, settings_from
@@ -44,7 +53,7 @@ _REPORTED_CHOICES = (
 
 
 class _Outputs(NamedTuple):
-    json: Path | None
+    out: Path | None
     html: Path | None
     plot: Path | None
 
@@ -60,7 +69,8 @@ class _Task(NamedTuple):
     prompts: list[BenchPrompt]
     source: str
     """The name of the suite or of the prompt file."""
-    profile: bool = False
+    has_stages: bool = False
+    """Whether the time of each stage is measured."""
 
 
 def _engine_flags() -> list[Any]:
@@ -71,13 +81,17 @@ def _engine_flags() -> list[Any]:
     ]
 
 
-def _option(metavar: str, help: str, *names: str) -> Any:
-    return typer.Option(*names, metavar=metavar, help=help)
+def _option(metavar: str | None, help: str, *names: str, group: str = "Measurement") -> Any:
+    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=group)
+
+
+def _output(metavar: str | None, help: str, *names: str) -> Any:
+    return _option(metavar, help, *names, group=OUTPUT)
 
 
 _SUITE = f"Prompt suite: {', '.join(SUITES)} [default: demo]."
 _PEERS = f"Other decoders to measure, separated by commas: {', '.join(PEERS)}; or all."
-_PROFILE = "Also show the time of each stage of a step. (A settings profile is named by WAGER_PROFILE here.)"
+_STAGES = "Also measure the time of each stage of a step."
 _PROMPTS = "Read the prompts, or those of --suite, from this file."
 _CHARS = "Use the first N characters of a held-out text as prompt."
 _POLICY = "Policy to measure; may be repeated [default: auto]."
@@ -87,30 +101,35 @@ _FROM = "Show the results in this file instead of measuring."
 _ASSISTANT = "Small model for the peer `assisted` [default: the chain drafter of the target]."
 
 
-@with_flags([flag for flag in source_flags() if flag.name != "profile"], _engine_flags())
+@with_flags(source_flags(), _engine_flags())
 def bench(
-    name: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="Target model, the same as --model.")
-    ] = None,
+    name: Annotated[str | None, model_argument()] = None,
     *,
     suite: Annotated[str | None, _option("NAME", _SUITE)] = None,
     prompts: Annotated[Path | None, _option("FILE.jsonl[.xz]", _PROMPTS)] = None,
     prompt_chars: Annotated[int, _option("N", _CHARS)] = PROMPT_CHARS,
-    policy: Annotated[list[str] | None, _option("NAME", _POLICY)] = None,
-    fixed_sweep: Annotated[bool, typer.Option("--fixed-sweep", help=_SWEEP)] = False,
+    policy: Annotated[list[str] | None, policy_option(_POLICY, "Measurement")] = None,
+    fixed_sweep: Annotated[bool, _option(None, _SWEEP, "--fixed-sweep")] = False,
     peers: Annotated[str | None, _option("NAMES", _PEERS)] = None,
     assistant: Annotated[str | None, _option("FOLDER", _ASSISTANT)] = None,
-    temperature: Annotated[float, _option("X", "Sampling temperature; 0 is greedy.")] = 0.0,
-    max_tokens: Annotated[int, _option("N", "Number of tokens of every answer.")] = 128,
+    temperature: Annotated[
+        float, _option("X", "Sampling temperature; 0 is greedy.", *names_of("temperature"))
+    ] = 0.0,
+    max_tokens: Annotated[
+        int, _option("N", "Number of tokens of every answer.", *names_of("max_tokens"))
+    ] = 128,
     limit: Annotated[int | None, _option("N", "Use only the first N prompts of each kind.")] = None,
     rounds: Annotated[int, _option("N", "Run the whole suite N times.")] = 1,
     prompt_order: Annotated[str, _option("ORDER", _ORDER)] = "mixed",
     seed: Annotated[int, _option("N", "Seed for sampling.")] = 0,
-    profile: Annotated[bool, typer.Option("--profile", help=_PROFILE)] = False,
-    json_file: Annotated[Path | None, _option("FILE.json", "Write all measurements here.", "--json")] = None,
-    html: Annotated[Path | None, _option("FILE.html", "Write a report for a browser here.")] = None,
-    plot: Annotated[Path | None, _option("FILE.png", "Write a plot here.")] = None,
-    from_file: Annotated[Path | None, _option("FILE.json", _FROM, "--from")] = None,
+    stages: Annotated[bool, _option(None, _STAGES, "--stages")] = False,
+    as_json: Annotated[bool, _output(None, "Print all measurements as JSON.", "--json")] = False,
+    out: Annotated[
+        Path | None, _output("FILE.json", "Write all measurements here.", *names_of("out"))
+    ] = None,
+    html: Annotated[Path | None, _output("FILE.html", "Write a report for a browser here.")] = None,
+    plot: Annotated[Path | None, _output("FILE.png", "Write a plot here.")] = None,
+    from_file: Annotated[Path | None, _output("FILE.json", _FROM, "--from")] = None,
     **values: object,
 ) -> None:
     """Measure policies and other decoders against plain decoding, on the same prompts in one process.
@@ -118,11 +137,12 @@ def bench(
     Plain decoding (ar) runs before and after every other decoder: ar X X ar. All answers have the same
     length because the end of text is ignored. Every text is compared with that of plain decoding.
     """
-    outputs = _Outputs(json_file, html, plot)
+    refuse_file_name(name)
+    outputs = _Outputs(out, html, plot)
     check_outputs(outputs._asdict())
     check_picture(plot)
     if from_file is not None:
-        _show(read_report(from_file), outputs)
+        _show(read_report(from_file), outputs, as_json)
         return
     settings = resolve_config(values, EngineConfig, name)
     config = with_values(settings.config, prefix_reuse=False)
@@ -134,15 +154,15 @@ def bench(
         RunOptions(max_tokens, temperature, seed, rounds, prompt_order),
         first_of_each_kind(load_suite(suite, prompts, prompt_chars), limit),
         suite or ("demo" if prompts is None else prompts.name),
-        profile,
+        stages,
     )
     announce_default_model(settings)
-    _finish(_run(task), outputs)
+    _finish(_run(task), outputs, as_json)
 
 
-def _finish(report: Report, outputs: _Outputs) -> None:
+def _finish(report: Report, outputs: _Outputs, as_json: bool) -> None:
     """Shows and writes the report; then raises an error if texts were wrong or the run was interrupted."""
-    _show(report, outputs)
+    _show(report, outputs, as_json)
     _refuse_wrong_texts(report)
     if not report.measured.finished:
         raise KeyboardInterrupt
@@ -176,7 +196,7 @@ def _run(task: _Task) -> Report:
     load_before = load_average()
     llm = LLM(config=task.config)
     llm.settle(lambda text: typer.echo(f"wager: {text}", err=True))
-    profiler = Profiler(llm.engine) if task.profile else None
+    profiler = Profiler(llm.engine) if task.has_stages else None
     contenders = _contenders(llm, task, profiler)
     encoded = encode(llm, task.prompts, task.options.max_tokens)
     names = [contender.name for contender in contenders[1:]]
@@ -223,13 +243,16 @@ def _described(llm: LLM, task: _Task, encoded: Sequence[Encoded]) -> dict[str, o
     }
 
 
-def _show(report: Report, outputs: _Outputs) -> None:
+def _show(report: Report, outputs: _Outputs, as_json: bool) -> None:
     from wager.bench.table import show
 
-    show(report)
-    if outputs.json is not None:
-        with write_errors("json"):
-            write_report(report, outputs.json)
+    if as_json:
+        typer.echo(report_text(report), nl=False)
+    else:
+        show(report)
+    if outputs.out is not None:
+        with write_errors("out"):
+            write_report(report, outputs.out)
     if outputs.html is not None:
         from wager.bench.html import page
 
@@ -242,7 +265,7 @@ def _show(report: Report, outputs: _Outputs) -> None:
             draw(report, outputs.plot)
     for path in outputs:
         if path is not None and path.exists():
-            typer.echo(f"wrote {path}")
+            typer.echo(f"wrote {path}", err=as_json)
 
 
 def _refuse_wrong_texts(report: Report) -> None:

@@ -81,6 +81,8 @@ def _whole_folder(out: Path) -> Iterator[Path]:
             part.mkdir()
             yield part
             part.rename(out)
+    except InputError as error:
+        raise InputError(error.message.replace(str(part), str(out)), error.field) from error
     except OSError as error:
         raise InputError(f"{out} cannot be written: {error.strerror or error}", "out") from error
 

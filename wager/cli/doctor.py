@@ -25,7 +25,8 @@ from wager.cli.doctor_checks import (
     usable_cores,
 )
 from wager.cli.doctor_drafter import check_drafter, drafter_folder
-from wager.cli.flags import config_flags, resolve_config, source_flags, with_flags
+from wager.cli.flags import config_flags, model_argument, resolve_config, source_flags, with_flags
+from wager.cli.help import OUTPUT
 from wager.config import EngineConfig
 from wager.errors import ConfigError
 from wager.policy import check_policy, settings_from
@@ -44,11 +45,11 @@ class Report(NamedTuple):
 
 @with_flags(source_flags(), config_flags(EngineConfig))
 def doctor(
-    name: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="Target model, the same as --model.")
-    ] = None,
+    name: Annotated[str | None, model_argument()] = None,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the report as JSON.", rich_help_panel=OUTPUT)
+    ] = False,
     **values: object,
 ) -> None:
     """Check this machine, a model and its drafter, and show every effective setting with its source.

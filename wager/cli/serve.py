@@ -12,9 +12,15 @@ import time
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from wager.cli.flags import announce_default_model, config_flags, resolve_config, source_flags, with_flags
+from wager.cli.flags import (
+    announce_default_model,
+    config_flags,
+    model_argument,
+    resolve_config,
+    source_flags,
+    with_flags,
+)
+from wager.cli.notices import announce_native
 from wager.errors import ConfigError, InputError
 from wager.policy import check_policy, settings_from
 from wager.resolve import Resolved
@@ -28,9 +34,7 @@ _REQUIRED_PACKAGES = ("fastapi", "uvicorn", "pydantic")
 
 @with_flags(source_flags(), config_flags(ServeConfig))
 def serve(
-    name: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="Target model: the same as --model.")
-    ] = None,
+    name: Annotated[str | None, model_argument()] = None,
     **values: object,
 ) -> None:
     """Serve a model over HTTP: the APIs of OpenAI and Anthropic clients, metrics, and a web page.
@@ -45,7 +49,12 @@ def serve(
     from wager.server.run import serve as run
 
     _set_up_logging()
-    run(settings, lambda service, port: _print_banner(service, port, time.monotonic() - started_s))
+
+    def ready(service: ModelService, port: int) -> None:
+        _print_banner(service, port, time.monotonic() - started_s)
+        announce_native(settings.config.model.native, service.engine)
+
+    run(settings, ready)
 
 
 def _check(config: ServeConfig) -> None:

@@ -15,6 +15,7 @@ import typer
 
 from wager.cards import EFFORTS, decide_budget
 from wager.cli.flags import parameter
+from wager.cli.help import THINKING, completing
 from wager.errors import RequestError
 from wager.records import SamplingParams
 
@@ -41,15 +42,23 @@ class ThinkingOptions(NamedTuple):
 def thinking_flags() -> list[inspect.Parameter]:
     """`--thinking-budget`, `--effort` and `--thinking-close`."""
     budget = typer.Option(
-        "--thinking-budget", metavar="N", help="Enable thinking, limited to N tokens before the answer."
+        "--thinking-budget",
+        metavar="N",
+        help="Enable thinking, limited to N tokens before the answer.",
+        rich_help_panel=THINKING,
     )
     effort = typer.Option(
-        "--effort", metavar="|".join(EFFORTS), help="Set the thinking budget by the model card's levels."
+        "--effort",
+        metavar="|".join(EFFORTS),
+        help="Set the thinking budget by the model card's levels.",
+        rich_help_panel=THINKING,
+        autocompletion=completing(EFFORTS),
     )
     close = typer.Option(
         "--thinking-close",
         metavar="TEXT",
         help="Text that ends the thinking when the budget is used up [default: the model card's].",
+        rich_help_panel=THINKING,
     )
     return [
         parameter("thinking_budget", int, budget),

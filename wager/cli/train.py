@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from textwrap import fill
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from wager.cli.flags import config_flags, given_values, with_flags
+from wager.cli.flags import config_flags, given_values, names_of, with_flags
+from wager.cli.help import complete_models
+from wager.cli.train_assessment import Assessment, assess, time_steps
 from wager.cli.train_screen import deferred_interrupt, training_screen
 from wager.config import with_values
-from wager.errors import ConfigError, InputError, ModelError
+from wager.errors import ConfigError, InputError, ModelError, WagerError, one_line
 from wager.pairs import DEMO
 from wager.resolve import resolve
 from wager.train.settings import DrafterSettings
@@ -24,12 +27,27 @@ from wager.train.settings import DrafterSettings
 if TYPE_CHECKING:
     from wager.train.drafter_training import DrafterTraining, Trained
 
+TRAINED = "What is trained"
+_GROUPS = {
+    "layers": "The drafter",
+    "own_text": "Texts",
+    "updates": "Updates",
+    "device": "Machine and reports",
+}
+"""The first field of each group of the help."""
+
+
+def out_option(help: str) -> Any:
+    return typer.Option(*names_of("out"), metavar="FOLDER", help=help, rich_help_panel=TRAINED)
+
+
 MoreFiles = Annotated[list[Path] | None, typer.Argument(metavar="FILE", help="More corpus files.")]
 CorpusFiles = Annotated[
     list[Path] | None,
     typer.Option(
         "--corpus",
         metavar="FILE",
+        rich_help_panel=TRAINED,
         help="Corpus: plain text, or .jsonl with `text` or `messages` in every line; both also as .xz. "
         "May be repeated.",
     ),
@@ -38,26 +56,33 @@ Resume = Annotated[
     bool | None,
     typer.Option(
         "--resume/--no-resume",
+        rich_help_panel=TRAINED,
         help="Continue from the folder's checkpoint, or start again [default: continue if there is one].",
     ),
 ]
 
 
-@with_flags(config_flags(DrafterSettings))
+@with_flags(config_flags(DrafterSettings, _GROUPS))
 def train(
     more: MoreFiles = None,
     *,
     model: Annotated[
-        str, typer.Option(metavar="MODEL", help="The target: a folder or a published name.")
+        str,
+        typer.Option(
+            *names_of("model"),
+            metavar="MODEL",
+            help="The target: a folder or a published name.",
+            rich_help_panel=TRAINED,
+            autocompletion=complete_models,
+        ),
     ] = DEMO,
     corpus: CorpusFiles = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write the drafter to this folder.")
-    ] = None,
+    out: Annotated[Path | None, out_option("Write the drafter to this folder.")] = None,
     no_own_text: Annotated[
         bool,
         typer.Option(
             "--no-own-text",
+            rich_help_panel=TRAINED,
             help="Train on the corpus instead of the target's text, the same as --own-text 0.",
         ),
     ] = False,
@@ -82,7 +107,10 @@ def train(
         training = DrafterTraining(target, files, out, settings, listener)
         training.prepare(resume)
         trained = _run(training)
-    _show(trained, model)
+        folder = target.folder
+        del training, target  # the target is loaded again, as it runs when it answers
+        judged = _assessed(folder, trained, settings.device, listener.message)
+    _show(trained, model, judged)
 
 
 def read_settings(values: Mapping[str, object], no_own_text: bool) -> DrafterSettings:
@@ -147,10 +175,22 @@ def one_line_errors() -> Iterator[None]:
         raise InputError(f"cannot be written: {error}", field="out") from error
 
 
-def _show(trained: Trained, model: str) -> None:
+def _assessed(target: Path, trained: Trained, device: str, say: Callable[[str], None]) -> Assessment:
+    """Returns what is said about the use of the drafter; a failure to measure does not fail the training."""
+    say("timing the drafter and its target on this machine")
+    try:
+        return assess(trained.measured, time_steps(target, trained.folder, device, say))
+    except WagerError as error:
+        return Assessment(f"Its use on this machine could not be estimated: {one_line(error)}.")
+
+
+def _show(trained: Trained, model: str, judged: Assessment) -> None:
     for measured in trained.measured:
         label = "greedy" if measured.temperature == 0 else f"T = {measured.temperature:g}"
         rates = " ".join(f"{rate:.2f}" for rate in measured.by_depth)
         typer.echo(f"{label:>7}: {measured.tokens_per_step:.2f} tokens per step; acceptance by depth {rates}")
     typer.echo(f"wrote {trained.folder}")
+    typer.echo(f"\n{fill(judged.text, 100)}")
+    if judged.advice:
+        typer.echo(f"to improve it: {judged.advice}")
     typer.echo(f"next: wager generate --model {model} --drafter {trained.folder} --prompt ...")

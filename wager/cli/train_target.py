@@ -11,21 +11,30 @@ from typing import Annotated
 import typer
 
 from wager.cli.flags import config_flags, given_values, with_flags
-from wager.cli.train import CorpusFiles, MoreFiles, Resume, announce_checkpoint, corpus_files, one_line_errors
+from wager.cli.train import (
+    CorpusFiles,
+    MoreFiles,
+    Resume,
+    announce_checkpoint,
+    corpus_files,
+    one_line_errors,
+    out_option,
+)
 from wager.cli.train_screen import deferred_interrupt, training_screen
 from wager.errors import InputError
 from wager.resolve import resolve
 from wager.train.settings import TargetSettings
 
+_GROUPS = {"vocab_size": "The target", "updates": "Updates", "device": "Machine and reports"}
+"""The first field of each group of the help."""
 
-@with_flags(config_flags(TargetSettings))
+
+@with_flags(config_flags(TargetSettings, _GROUPS))
 def train_target(
     more: MoreFiles = None,
     *,
     corpus: CorpusFiles = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write the target to this folder.")
-    ] = None,
+    out: Annotated[Path | None, out_option("Write the target to this folder.")] = None,
     resume: Resume = None,
     **values: object,
 ) -> None:

@@ -23,7 +23,7 @@ from wager.engine.device import make_runner, warm
 from wager.engine.engine import Engine, Parts
 from wager.engine.native_passes import pass_notes, try_native_passes, use_idle_moment, wait_for_native_passes
 from wager.engine.scheduler import Memory, Scheduler
-from wager.errors import CapacityError, ModelError
+from wager.errors import CapacityError, ConfigError, ModelError
 from wager.fetched import fetched_path, is_fetched
 from wager.gguf.header import is_gguf
 from wager.kvcache.pages import PageAllocator
@@ -124,7 +124,7 @@ def find_folder(model: str) -> Path:
     if path.is_dir() or is_gguf(path):
         return path
     if path.exists() or model.startswith((".", "/", "~")) or model.count("/") != 1:
-        raise ModelError(f"{model}: no such model folder or GGUF file")
+        raise ModelError(f"{model}: no such model folder or GGUF file; `wager models` lists known names")
     from huggingface_hub import snapshot_download
 
     try:
@@ -151,9 +151,23 @@ def load_tokenizer(folder: Path, decoder: Decoder) -> Tokenizer | None:
     return tokenizer
 
 
+def refuse_missing_device(device: str) -> None:
+    """Raises ConfigError for a CUDA device that is not there."""
+    if not device.startswith("cuda"):
+        return
+    if not torch.cuda.is_available():
+        built = torch.backends.cuda.is_built()
+        why = "no CUDA device was found" if built else "this build of torch has no CUDA"
+        raise ConfigError("device", device, f"cpu or auto: {why}")
+    number = int(device.partition(":")[2] or 0)
+    if number >= torch.cuda.device_count():
+        raise ConfigError("device", device, f"a device from cuda:0 to cuda:{torch.cuda.device_count() - 1}")
+
+
 def pick_device(device: str) -> Found:
     """Returns the device that was asked for, otherwise a CUDA device if there is one."""
     if device != "auto":
+        refuse_missing_device(device)
         return Found(device, "config")
     if torch.cuda.is_available():
         return Found("cuda", "a CUDA device is present")

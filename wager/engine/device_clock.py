@@ -3,7 +3,7 @@ later.
 
 Work is launched between `begin` and `end`, and neither waits. `turn` ends a step and returns the times of the
 step before, whose work is finished by then: reading earlier would make the host wait and change what is
-measured. Used by `wager bench --profile`; other engines have no such clock.
+measured. Used by `wager bench --stages`; other engines have no such clock.
 """
 
 from __future__ import annotations

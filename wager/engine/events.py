@@ -56,20 +56,23 @@ def event_since(sequence: Sequence, num_tokens: int, num_text: int, row: StepRow
     bet = 0 if row is None else row.tree.num_nodes
     details: tuple[TokenDetail, ...] = ()
     if sequence.params.token_details:
-        details = details_of(token_ids, origins, bet, None if row is None else row.proposal)
+        details = details_of(token_ids, origins, bet, row)
     text = sequence.text[num_text:]
     return Event(sequence.request_id, token_ids, text, origins, bet, details=details)
 
 
 def details_of(
-    token_ids: Many[int], origins: Many[Origin], bet: int, proposal: Proposal | None
+    token_ids: Many[int], origins: Many[Origin], bet: int, row: StepRow | None
 ) -> tuple[TokenDetail, ...]:
     """The details of a step's tokens: guesses come first, the i-th from depth i + 1."""
     found = []
     for place, (token, origin) in enumerate(zip(token_ids, origins, strict=True)):
         is_guess = origin is Origin.GUESS
-        confidence = _confidence(proposal, place, token) if is_guess else None
-        found.append(TokenDetail(origin.value, bet, place + 1 if is_guess else 0, confidence))
+        if is_guess and row is not None:
+            confidence = _confidence(row.proposal, place, token)
+            found.append(TokenDetail(origin.value, bet, place + 1, confidence, row.offer.drafter))
+        else:
+            found.append(TokenDetail(origin.value, bet, 0, None))
     return tuple(found)
 
 

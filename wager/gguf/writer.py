@@ -6,9 +6,8 @@ Integers are stored in 32 bits without sign, floats in 32 bits, as llama.cpp exp
 
 from __future__ import annotations
 
-import os
+import secrets
 import struct
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,14 +64,13 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """Opens a file that gets its name only if everything was written; raises InputError if that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        file = part.open("xb")  # the umask gives it its mode
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
-    part = Path(name)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with file:
             yield file
-        part.chmod(0o644)
         part.replace(path)
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from error

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from wager.errors import ConfigError, InputError, WeightsError
@@ -25,6 +24,7 @@ from wager.nn.gguf_blocks import encode_q8_0
 from wager.nn.gguf_weights import GGUFStore
 from wager.nn.models.dflash_spec import DFlashSpec, read_spec
 from wager.nn.models.tensors import layer_shapes
+from wager.nn.saving import save_tensors
 from wager.nn.weights import INDEX_NAME, WeightReader, read_config
 
 __all__ = ["FORMS", "Converted", "drafter_shapes", "drafter_to_gguf", "gguf_to_folder"]
@@ -165,8 +165,7 @@ def _write_shards(store: GGUFStore, names: list[str], dtype: torch.dtype, out: P
     files = ["model.safetensors"] if len(shards) == 1 else files
     for file, part in zip(files, shards, strict=True):
         tensors = {name: _exact(store.tensor(name), dtype).clone() for name in part}
-        save_file(tensors, out / file, metadata={"format": "pt"})
-        (out / file).chmod(0o644)
+        save_tensors(tensors, out / file)
     if len(shards) > 1:
         homes = {name: file for file, part in zip(files, shards, strict=True) for name in part}
         (out / INDEX_NAME).write_text(json.dumps({"weight_map": homes}, indent=1), encoding="utf-8")

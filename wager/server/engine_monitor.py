@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wager.engine.engine import Engine
-from wager.policy import Prediction, StepOutcome
+from wager.policy import Account, Prediction, StepOutcome
 
 WINDOW_S = 5.0
+_MAX_REQUESTS = 64  # requests that the state lists
 _MAX_BET = 65  # bets of this size and above are counted together
 
 
@@ -100,7 +101,17 @@ class EngineMonitor:
             "ledger_ms": round(total.balance_ms, 3),
             "speedup": None if total.speedup is None else round(total.speedup, 4),
             **self._rates(),
+            "acceptance_ema": _rounded(engine.controller.experience.stats.acceptance_ema.value),
+            "requests": self._requests(),
         }
+
+    def _requests(self) -> list[dict[str, Any]]:
+        """The running requests, then the waiting ones, in their order. It has no text of any of them."""
+        scheduler, accounts = self._engine.scheduler, self._engine.controller.experience.ledger.requests
+        lists = (("running", scheduler.running), ("waiting", scheduler.waiting))
+        # The engine's thread changes these lists, so they are copied before they are read.
+        found = [(state, one) for state, sequences in lists for one in list(sequences)]
+        return [_request(state, one, accounts.get(one.request_id)) for state, one in found[:_MAX_REQUESTS]]
 
     def _snapshot(self) -> Snapshot:
         stats = self._engine.controller.experience.stats
@@ -135,6 +146,25 @@ def acceptance_by_depth(histogram: list[int]) -> list[float]:
         remaining -= ended
         shares.append(round(remaining / total, 4) if total else 0.0)
     return shares
+
+
+def _request(state: str, sequence: Any, account: Account | None) -> dict[str, Any]:
+    """What the state says about one request."""
+    stats = sequence.stats
+    return {
+        "id": sequence.request_id,
+        "state": state,
+        "prompt_tokens": sequence.num_prompt,
+        "tokens": sequence.num_output,
+        "max_tokens": sequence.max_len - sequence.num_prompt,
+        "tokens_per_step": round(stats.tokens_per_step, 3),
+        "acceptance": _rounded(stats.acceptance_ema.value),
+        "speedup": None if account is None else _rounded(account.speedup),
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
 
 
 def _difference(new: list[int], old: list[int]) -> list[int]:

@@ -39,7 +39,8 @@ def save_words(path: Path, folder: Path) -> bool:
     elif templates:
         settings["chat_template"] = [{"name": name, "template": text} for name, text in templates.items()]
     try:
-        words.backend.save(str(folder / "tokenizer.json"))
+        text = words.backend.to_str(pretty=True)
+        (folder / "tokenizer.json").write_text(text, encoding="utf-8")
         _write(folder / "tokenizer_config.json", settings)
         if end_ids(header):
             _write(folder / "generation_config.json", {"eos_token_id": list(end_ids(header))})

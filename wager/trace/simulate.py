@@ -187,7 +187,7 @@ def compare(
 
 
 def as_json(runs: Sequence[Run]) -> dict[str, object]:
-    """Returns the data that `wager simulate --json` writes."""
+    """Returns the data that `wager simulate` prints with `--json` and writes with `--out`."""
     return {"cells": [run.cell.as_dict() for run in runs]}
 
 

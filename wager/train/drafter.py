@@ -15,12 +15,12 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
 from torch import Tensor
 
 from wager.errors import ConfigError, InputError
 from wager.nn.models.dflash_net import DFlashNet
 from wager.nn.models.dflash_spec import read_spec
+from wager.nn.saving import save_tensors
 
 
 @dataclass(frozen=True)
@@ -281,6 +281,6 @@ def save_drafter(
     weights = {
         name: weight.detach().to("cpu", dtype).contiguous() for name, weight in net.state_dict().items()
     }
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    save_tensors(weights, folder / "model.safetensors")
     stated = config | {"dtype": str(dtype).removeprefix("torch.")}
     (folder / "config.json").write_text(json.dumps(stated, indent=1), encoding="utf-8")

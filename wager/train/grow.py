@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from wager.errors import CapacityError, InputError, ModelError
 from wager.nn.models import dflash, dflash_spec, read_spec
 from wager.nn.models.decoder import DecoderSpec
 from wager.nn.models.dflash_spec import DFlashSpec
+from wager.nn.saving import save_tensors, writing_errors
 from wager.nn.weights import INDEX_NAME, read_config
 from wager.train.grow_shape import LayerShape, PairShape, check_growth, parse_shape
 from wager.train.grow_tensors import GrownReader, Growth, Width, choose_constant
@@ -276,9 +276,7 @@ def _write_net(net: NetPlan, plan: GrowthPlan, folder: Path, progress: Progress 
         file = "model.safetensors"
         if len(shards) > 1:
             file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
-        save_file(
-            {name: reader.get(name, shapes[name]) for name in names}, folder / file, metadata={"format": "pt"}
-        )
+        save_tensors({name: reader.get(name, shapes[name]) for name in names}, folder / file)
         home |= dict.fromkeys(names, file)
         if progress is not None:
             progress(str(folder / file), number, len(shards))
@@ -303,7 +301,8 @@ def _shards(shapes: Mapping[str, Sequence[int]], itemsize: int) -> list[list[str
 
 
 def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    with writing_errors(path):
+        path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
 
 def grown_from(folder: str | Path) -> dict[str, Any] | None:

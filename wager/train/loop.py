@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from wager.errors import InputError, one_line
+from wager.nn.saving import save_state
 from wager.train.muon import StackedMuon
 
 
@@ -209,16 +210,13 @@ class Trainer:
     def _save(self, standing: RunState, optimizers: Optimizers) -> None:
         if self.checkpoint is None:
             return
-        self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
         state = {
             "standing": asdict(standing),
             "module": self.module.state_dict(),
             "optimizers": optimizers.state(),
             "settings": dict(self.settings or {}),
         }
-        waiting = self.checkpoint.with_suffix(".tmp")
-        torch.save(state, waiting)
-        waiting.replace(self.checkpoint)
+        save_state(state, self.checkpoint)
 
     def _resume(self, optimizers: Optimizers) -> RunState:
         if self.checkpoint is None or not self.checkpoint.exists():

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from wager.nn.saving import share, writing_errors
+
 
 @dataclass(frozen=True)
 class TargetShape:
@@ -73,7 +75,9 @@ def save_target(model: Any, folder: Path, dtype: torch.dtype = torch.bfloat16, s
     folder.mkdir(parents=True, exist_ok=True)
     tied = getattr(model, "_tied_weights_keys", None) if model.config.tie_word_embeddings else None
     state = {name: w.to(dtype) for name, w in model.state_dict().items() if name not in (tied or ())}
-    model.save_pretrained(folder, state_dict=state, max_shard_size=shard)
+    with writing_errors(folder):
+        model.save_pretrained(folder, state_dict=state, max_shard_size=shard)
+        share(folder)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config["dtype"] = str(dtype).removeprefix("torch.")
     (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")

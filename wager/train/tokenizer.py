@@ -66,7 +66,7 @@ def special_id(tokenizer: tokenizers.Tokenizer, token: str) -> int:
 
 def save_tokenizer(tokenizer: tokenizers.Tokenizer, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": END_OF_TURN,
