@@ -294,7 +294,9 @@ class SamplingParams:
         for name, low, high in _FLOAT_RANGES:
             object.__setattr__(self, name, _number(name, getattr(self, name), low, high))
         if 0.0 < self.temperature < MIN_TEMPERATURE:
-            message = f"{self.temperature!r} is too small; expected 0 (greedy) or {MIN_TEMPERATURE:g} and more"
+            message = (
+                f"{self.temperature!r} is too small; expected 0 (greedy) or {MIN_TEMPERATURE:g} and more"
+            )
             raise RequestError(message, "temperature")
         if self.top_p == 0.0:
             raise RequestError("0 leaves no token to choose; 1 is off", "top_p")

@@ -43,15 +43,19 @@ class EngineThread:
         on_stop: Callable[[str | None], None],
         *,
         on_idle: Callable[[Engine], None] = lambda _engine: None,
+        on_interrupt: Callable[[BaseException], None] | None = None,
         uses_spare_time: bool = False,
     ) -> None:
         """All functions are called in the engine's thread: `on_events` with the events and the milliseconds
         of a step, `on_idle` when the last request has ended, and `on_stop` at the end of the thread, with the
         error if it has failed.
 
-        `uses_spare_time`: while nothing runs, the engine does work that can wait.
+        `on_interrupt` ends all requests after an interrupt that was raised in this thread, as libraries for
+        time limits do; without it the thread ends. `uses_spare_time`: while nothing runs, the engine does
+        work that can wait.
         """
         self._on_events, self._on_stop, self._on_idle = on_events, on_stop, on_idle
+        self._on_interrupt = on_interrupt
         self._uses_spare_time = uses_spare_time
         # A SimpleQueue and an RLock may be used by the garbage collector inside a use of themselves.
         self._commands: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
@@ -59,6 +63,11 @@ class EngineThread:
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
         self._stopping = False
+        self._has_work = False
+        """Whether the engine has work, as known before anybody heard of the latest step or function.
+
+        So the thread does not look at an engine that a caller uses because everything has been answered.
+        """
         self._has_ended = False
         self.engine: Engine | None = None
         """None while it is being loaded."""
@@ -157,16 +166,16 @@ class EngineThread:
 
     def _serve(self, engine: Engine) -> None:
         while not self._stopping:
-            self._run_commands(wait=not engine.has_work and not self._used_spare_time(engine))
-            if engine.has_work and not self._stopping:
+            self._run_commands(engine, wait=not self._has_work and not self._used_spare_time(engine))
+            if self._has_work and not self._stopping:
                 self._step(engine)
 
-    def _run_commands(self, *, wait: bool) -> None:
+    def _run_commands(self, engine: Engine, *, wait: bool) -> None:
         """Calls all functions that were sent; waits for the first one if there is nothing else to do."""
         try:
             future, function = self._commands.get(block=wait)
             while True:
-                _answer(future, function)
+                self._answer(engine, future, function)
                 future, function = self._commands.get_nowait()
         except queue.Empty:
             return
@@ -177,11 +186,31 @@ class EngineThread:
 
     def _step(self, engine: Engine) -> None:
         start = time.perf_counter()
-        events = engine.step()
+        try:
+            events = engine.step()
+        except BaseException as error:
+            if isinstance(error, Exception) or self._on_interrupt is None:
+                raise
+            self._on_interrupt(error)
+            events = []
+        self._has_work = engine.has_work
         if events:
             self._on_events(events, (time.perf_counter() - start) * 1e3)
-        if not engine.has_work:
+        if not self._has_work:
             self._on_idle(engine)
+
+    def _answer(self, engine: Engine, future: Future[Any], function: Callable[[], Any]) -> None:
+        """Calls a function for the one who waits for it; a cancelled call is left out."""
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            value = function()
+        except Exception as error:
+            self._has_work = engine.has_work
+            future.set_exception(error)
+        else:
+            self._has_work = engine.has_work
+            future.set_result(value)
 
     def _end(self) -> None:
         """Answers everybody who still waits for the thread."""
@@ -195,15 +224,3 @@ class EngineThread:
                 future, _ = self._commands.get()
                 if future.set_running_or_notify_cancel():
                     future.set_exception(EngineStopped(reason))
-
-
-def _answer(future: Future[Any], function: Callable[[], Any]) -> None:
-    """Calls a function for the one who waits for it; a cancelled call is left out."""
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        value = function()
-    except Exception as error:
-        future.set_exception(error)
-    else:
-        future.set_result(value)
