@@ -123,6 +123,7 @@ class EngineThread:
             yield
         finally:
             go_on.set()
+            waiting.exception()  # from here on the thread has looked at the engine for the last time
 
     def stop(self, *, wait: bool = True) -> None:
         """Ends the thread after the current step. Does nothing in another process than the engine's."""
