@@ -15,6 +15,7 @@ from wager.errors import ModelError
 
 FILE = "generation_config.json"
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p")
+_WHOLE = ("top_k", "max_new_tokens")
 
 
 def generation_layer(folder: Path) -> dict[str, Any]:
@@ -26,6 +27,7 @@ def generation_layer(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     stated = _read(path)
+    _check_numbers(path, stated)
     sampling = {name: stated[name] for name in _SAMPLING if stated.get(name) is not None}
     if stated.get("do_sample") is False:
         sampling = {"temperature": 0.0}
@@ -36,7 +38,6 @@ def generation_layer(folder: Path) -> dict[str, Any]:
     layer: dict[str, Any] = {"sampling": sampling} if sampling else {}
     if stated.get("max_new_tokens") is not None:
         layer["max_tokens"] = stated["max_new_tokens"]
-    _check_numbers(path, {**sampling, **{k: v for k, v in layer.items() if k == "max_tokens"}})
     return layer
 
 
@@ -50,9 +51,9 @@ def _read(path: Path) -> Mapping[str, Any]:
     return found
 
 
-def _check_numbers(path: Path, values: Mapping[str, object]) -> None:
-    for name, value in values.items():
-        whole = name in ("top_k", "max_tokens")
-        kinds, least = (int,) if whole else (int, float), int(name == "max_tokens")
-        if isinstance(value, bool) or not isinstance(value, kinds) or value < least:
+def _check_numbers(path: Path, stated: Mapping[str, object]) -> None:
+    for name in (*_SAMPLING, "repetition_penalty", "max_new_tokens"):
+        value, least = stated.get(name), int(name == "max_new_tokens")
+        kinds = (int,) if name in _WHOLE else (int, float)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, kinds) or value < least):
             raise ModelError(f"{path}: {name} is {value!r}, expected a number from {least}")
