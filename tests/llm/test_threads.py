@@ -237,3 +237,14 @@ def test_everybody_is_answered_when_a_thread_ends() -> None:
         with pytest.raises(WagerError, match="no weights"):
             future.result(PATIENCE_S)
     assert ended == ["no weights"]
+
+
+def test_who_pauses_the_engine_never_waits_for_it(llm: LLM, alone: list[list[int]]) -> None:
+    stream = llm.stream(TEXTS[0], PARAMS[0])
+    next(stream)
+    assert tokens(llm.generate(TEXTS, PARAMS)) == alone  # the stream's request ends meanwhile, unread
+    with llm._calls.paused():
+        stream.close()
+        with pytest.raises(WagerError, match="something else"):
+            llm.generate(TEXTS[0], PARAMS[0])
+    assert settled(llm)

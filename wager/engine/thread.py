@@ -61,6 +61,7 @@ class EngineThread:
         self._commands: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
+        self._borrower: threading.Thread | None = None
         self._process = os.getpid()
         self._stopping = False
         self._has_work = False
@@ -99,11 +100,6 @@ class EngineThread:
         future.set_exception(EngineStopped(self._end_reason()))
         return future
 
-    def call(self, function: Callable[[], T]) -> T:
-        """Has a function called between two steps, and waits for its result. Raises what it raises."""
-        assert not self.is_current
-        return self.submit(function).result()
-
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Keeps the thread from the engine while the caller uses it. Raises EngineStopped."""
@@ -120,8 +116,10 @@ class EngineThread:
             reached.get()
             if waiting.done():
                 waiting.result()
+            self._borrower = threading.current_thread()
             yield
         finally:
+            self._borrower = None
             go_on.set()
             waiting.exception()  # from here on the thread has looked at the engine for the last time
 
@@ -131,13 +129,13 @@ class EngineThread:
             return
         self._stopping = True
         self.submit(lambda: None)
-        if wait and self._thread is not None and not self.is_current:
+        if wait and self._thread is not None and not self.has_caller:
             self._thread.join()
 
     @property
-    def is_current(self) -> bool:
-        """Whether the caller is this thread."""
-        return threading.current_thread() is self._thread
+    def has_caller(self) -> bool:
+        """Whether the caller is this thread or keeps it paused, so that it must not wait for this thread."""
+        return threading.current_thread() in (self._thread, self._borrower)
 
     @property
     def is_foreign(self) -> bool:

@@ -90,7 +90,7 @@ class Calls:
         """Ends the requests of a call that still run; None if there are none."""
         if not call.open_ids or self._engine is None or self._thread.is_foreign:
             return None
-        return self._submit(lambda: self._drop(call))
+        return self._thread.submit(lambda: self._drop(call))
 
     def events(
         self, requests: Sequence[NewRequest], *, only_last: bool = False
@@ -104,8 +104,8 @@ class Calls:
                 yield call.receive(inbox.get())
         finally:
             ended = self.end(call)
-            # The garbage collector may close a forgotten generator in the engine's own thread.
-            if ended is not None and not self._thread.is_current:
+            # The garbage collector may close a forgotten generator wherever it runs.
+            if ended is not None and not self._thread.has_caller:
                 with suppress(EngineStopped):
                     ended.result()
 
@@ -133,6 +133,8 @@ class Calls:
     def _submit(self, function: Callable[[], T]) -> Future[T]:
         if self._engine is None:
             raise EngineStopped(_CLOSED)
+        if self._thread.has_caller:
+            raise RequestError("this thread uses the engine for something else at the moment")
         return self._thread.submit(function)
 
     # -- called in the engine's thread
