@@ -1,6 +1,5 @@
 """Callers side by side: threads, nested and abandoned streams, consumers that fail, interrupts, forks."""
 
-import _thread
 import contextlib
 import gc
 import os
@@ -95,15 +94,16 @@ def test_a_refused_call_does_not_touch_the_others(llm: LLM, alone: list[list[int
 
 def test_two_models_in_one_process(speaking: World, world: World, llm: LLM, alone: list[list[int]]) -> None:
     other = load(world, "chain", "tree:5")
-    (want,) = other.generate([1, 2, 3], LONG)
-    streams = [llm.stream(TEXTS[0], PARAMS[0]), other.stream([1, 2, 3], LONG)]
+    params = SamplingParams(max_tokens=40)
+    (want,) = other.generate([1, 2, 3], params)
+    streams = [llm.stream(TEXTS[0], PARAMS[0]), other.stream([1, 2, 3], params)]
     found: list[list[int]] = [[], []]
-    for _ in range(400):
+    for _ in range(50):
         for place, stream in enumerate(streams):
             found[place] += event.token_ids if (event := next(stream, None)) is not None else ()
     assert found == [alone[0], want.token_ids]
     asked = in_threads(
-        [lambda: tokens(llm.generate(TEXTS, PARAMS)), lambda: tokens(other.generate([1, 2, 3], LONG))]
+        [lambda: tokens(llm.generate(TEXTS, PARAMS)), lambda: tokens(other.generate([1, 2, 3], params))]
     )
     assert asked == [alone, [want.token_ids]]
 
@@ -149,7 +149,7 @@ def test_ctrl_c(llm: LLM, alone: list[list[int]], step: int) -> None:
     def interrupted(rows: Any) -> Any:
         left[0] -= 1
         if left[0] == 0:
-            _thread.interrupt_main(signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
         return run(rows)
 
     llm.engine.runner.run = interrupted  # type: ignore[method-assign]
@@ -247,4 +247,14 @@ def test_who_pauses_the_engine_never_waits_for_it(llm: LLM, alone: list[list[int
         stream.close()
         with pytest.raises(WagerError, match="something else"):
             llm.generate(TEXTS[0], PARAMS[0])
+    assert settled(llm)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError])
+def test_whatever_a_function_raises_goes_to_its_caller(llm: LLM, error: type[BaseException]) -> None:
+    def fail(_engine: object) -> None:
+        raise error
+
+    with pytest.raises(error):
+        llm._calls.ask(fail)
     assert settled(llm)

@@ -204,7 +204,7 @@ class EngineThread:
             return
         try:
             value = function()
-        except Exception as error:
+        except BaseException as error:  # whatever it is, it is the caller's
             self._has_work = engine.has_work
             future.set_exception(error)
         else:
