@@ -14,6 +14,7 @@ from tests.equivalence.world import World, is_clean
 from wager.errors import ConfigError, ModelError, RequestError, WagerError
 from wager.llm import LLM
 from wager.records import SamplingParams
+from wager.text.chat import ChatTemplate
 from wager.tree import derive_seed
 
 TEXT = "The quick brown fox"
@@ -213,6 +214,14 @@ def test_chats_that_are_refused(llm: LLM, chat_llm: LLM, chatting: World, tmp_pa
     plain = load(World(str(folder), chatting.chain, chatting.block, None))
     with pytest.raises(RequestError, match="tools"):
         plain.chat(CHAT, tools=[TOOL])
+
+
+def test_another_template_can_be_set(llm: LLM) -> None:
+    llm.chat_template = ChatTemplate("{% for message in messages %}<{{ message.content }}>{% endfor %}")
+    try:
+        assert llm.chat(CHAT, SAMPLED)[0].prompt == "<Be brief.><Hello there>"
+    finally:
+        llm.chat_template = None
 
 
 # -- log-probabilities of the prompt

@@ -73,8 +73,7 @@ class LoadedModel:
         self._finalizer = weakref.finalize(self, self._calls.stop)
         self.config = config
         parts = self.engine.parts
-        self.chat_template = ChatTemplate.from_folder(parts.folder)
-        self._prompts = PromptReader(parts.tokenizer, self.chat_template)
+        self._prompts = PromptReader(parts.tokenizer, ChatTemplate.from_folder(parts.folder))
         self.default_params = self._default_params(generation_config)
         """The parameters of calls without any: what the model's authors recommend."""
 
@@ -82,6 +81,15 @@ class LoadedModel:
     def engine(self) -> Engine:
         """The engine, for reading, and for use while nothing runs. Raises WagerError after `close`."""
         return self._calls.engine
+
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        """The template that renders chats; another one may be set. None if the model has none."""
+        return self._prompts.template
+
+    @chat_template.setter
+    def chat_template(self, template: ChatTemplate | None) -> None:
+        self._prompts.template = template
 
     @property
     def notes(self) -> dict[str, object]:

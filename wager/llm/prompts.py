@@ -14,7 +14,7 @@ from wager.errors import RequestError
 from wager.records import SamplingParams
 from wager.text.chat import ChatTemplate
 from wager.text.tokenizer import Tokenizer
-from wager.text.tools import Tool, find_format, for_template
+from wager.text.tools import Tool, ToolFormat, find_format, for_template
 from wager.tree import derive_seed
 
 Message = Mapping[str, Any]
@@ -63,8 +63,11 @@ class PromptReader:
 
     def __init__(self, tokenizer: Tokenizer | None, template: ChatTemplate | None) -> None:
         self.tokenizer, self.template = tokenizer, template
-        self.tool_format = None if template is None else find_format(template.sources)
+
+    @property
+    def tool_format(self) -> ToolFormat | None:
         """How the model writes tool calls; None if its chat template takes no tools."""
+        return None if self.template is None else find_format(self.template.sources)
 
     def encode(self, prompt: Prompt, options: ChatOptions = PLAIN_CHAT) -> EncodedPrompt:
         """Returns the token ids of one prompt; `options` apply to a chat. Raises RequestError."""
@@ -87,9 +90,11 @@ class PromptReader:
         tokenizer = self._tokenizer()
         if self.template is None:
             raise RequestError("is a chat, but the model has no chat template", field="prompt")
-        if options.tools and self.tool_format is None:
+        has_calls = any(isinstance(one, Mapping) and one.get("tool_calls") for one in messages)
+        form = self.tool_format if options.tools or has_calls else None
+        if options.tools and form is None:
             raise RequestError("the model's chat template does not support tools", field="tools")
-        shown, tools = for_template(self.tool_format, messages, options.tools)
+        shown, tools = for_template(form, messages, options.tools)
         text = self.template.render(
             shown,
             tools=tools,
@@ -101,9 +106,10 @@ class PromptReader:
 
     def with_tool_marks(self, params: SamplingParams) -> SamplingParams:
         """Returns params whose text shows the marks around tool calls, which may be special tokens."""
-        if self.tool_format is None or self.tokenizer is None:
+        form = self.tool_format
+        if form is None or self.tokenizer is None:
             return params
-        shown = dict.fromkeys([*params.shown_ids, *self.tool_format.shown_ids(self.tokenizer)])
+        shown = dict.fromkeys([*params.shown_ids, *form.shown_ids(self.tokenizer)])
         return replace(params, shown_ids=tuple(shown))
 
     def _encode_dict(self, prompt: Mapping[str, Any]) -> EncodedPrompt:
