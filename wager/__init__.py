@@ -10,37 +10,70 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from wager.config import EngineConfig
-    from wager.errors import WagerError
-    from wager.llm import LLM
+    from wager.errors import CapacityError, ConfigError, ModelError, RequestError, WagerError
+    from wager.llm import LLM, AsyncLLM, Output, Stats, StreamEvent
     from wager.policy.bod import BODConfig, BODController, BODObservation, bod_optimal_bet
-    from wager.records import SamplingParams
+    from wager.records import (
+        CloseReport,
+        GrammarSpec,
+        SamplingParams,
+        ThinkingLimit,
+        TokenDetail,
+        TopLogprobs,
+    )
     from wager.stats import ExponentialMovingAverage, SpeculationStats
 
     __version__: str
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "BODConfig",
     "BODController",
     "BODObservation",
+    "CapacityError",
+    "CloseReport",
+    "ConfigError",
     "EngineConfig",
     "ExponentialMovingAverage",
+    "GrammarSpec",
+    "ModelError",
+    "Output",
+    "RequestError",
     "SamplingParams",
     "SpeculationStats",
+    "Stats",
+    "StreamEvent",
+    "ThinkingLimit",
+    "TokenDetail",
+    "TopLogprobs",
     "WagerError",
     "__version__",
     "bod_optimal_bet",
 ]
 
 _HOMES = {
+    "AsyncLLM": "wager.llm",
     "BODConfig": "wager.policy.bod",
     "BODController": "wager.policy.bod",
     "BODObservation": "wager.policy.bod",
+    "CapacityError": "wager.errors",
+    "CloseReport": "wager.records",
+    "ConfigError": "wager.errors",
     "EngineConfig": "wager.config",
     "ExponentialMovingAverage": "wager.stats",
+    "GrammarSpec": "wager.records",
     "LLM": "wager.llm",
+    "ModelError": "wager.errors",
+    "Output": "wager.llm",
+    "RequestError": "wager.errors",
     "SamplingParams": "wager.records",
     "SpeculationStats": "wager.stats",
+    "Stats": "wager.llm",
+    "StreamEvent": "wager.llm",
+    "ThinkingLimit": "wager.records",
+    "TokenDetail": "wager.records",
+    "TopLogprobs": "wager.records",
     "WagerError": "wager.errors",
     "bod_optimal_bet": "wager.policy.bod",
 }

@@ -21,11 +21,15 @@ __all__ = [
     "SamplingParams",
     "ThinkingLimit",
     "TokenDetail",
+    "TopLogprobs",
     "Verdict",
 ]
 
 MAX_STOPS = 16
 MAX_LOGPROBS = 20
+MAX_CHOICES = 1024
+MIN_TEMPERATURE = 1e-6
+"""Scores that are divided by less than this are no longer numbers that can be told apart."""
 MAX_MARK = 64
 MAX_FIXED = 1024
 GRAMMAR_KINDS = ("json_schema", "regex", "lark")
@@ -94,6 +98,19 @@ class TokenDetail(NamedTuple):
     """The drafter's probability of the guess; None if the token was not guessed."""
     drafter: str | None = None
     """The name of the drafter that made the guess; None if the token was not guessed."""
+
+
+class TopLogprobs(NamedTuple):
+    """Log-probabilities of the target's unprocessed scores at one position; the sampler creates it for
+    callers.
+    """
+
+    chosen: float
+    """The log-probability of the token that stands there."""
+    token_ids: list[int]
+    """The most likely tokens, the best first."""
+    logprobs: list[float]
+    """Their log-probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +200,7 @@ class SamplingParams:
     """
 
     max_tokens: int = _param(256, "Largest number of tokens to generate.")
-    temperature: float = _param(0.0, "Sampling temperature; 0: greedy.")
+    temperature: float = _param(0.0, f"Sampling temperature, from {MIN_TEMPERATURE:g}; 0: greedy.")
     top_k: int = _param(0, "Sample from the k most likely tokens only; 0: off.")
     top_p: float = _param(
         1.0, "Sample from the most likely tokens that together reach this probability; 1: off."
@@ -200,6 +217,19 @@ class SamplingParams:
     ignore_eos: bool = _param(False, "Continue after the end-of-sequence token of the model.")
     logprobs: int | None = _param(
         None, "Log-probabilities of each token and of this many most likely tokens; None: none."
+    )
+    prompt_logprobs: int | None = field(
+        default=None,
+        metadata=_metadata(
+            "The same for each token of the prompt, behind the tokens before it; None: none.", flag=False
+        ),
+    )
+    n: int = field(
+        default=1,
+        metadata=_metadata(
+            "Number of answers to one prompt; the i-th has a seed that is derived from the seed and i.",
+            flag=False,
+        ),
     )
     repetition_penalty: float = _param(
         1.0, "Values above 1 make tokens that occurred before less likely; 1: off."
@@ -261,10 +291,17 @@ class SamplingParams:
         _whole("priority", self.priority, -(1 << 31), 1 << 31)
         if self.seed is not None:
             _whole("seed", self.seed, -(1 << (_SEED_BITS - 1)), (1 << _SEED_BITS) - 1)
-        if self.logprobs is not None:
-            _whole("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+        _whole("n", self.n, 1, MAX_CHOICES)
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                _whole(name, getattr(self, name), 0, MAX_LOGPROBS)
         for name, low, high in _FLOAT_RANGES:
             object.__setattr__(self, name, _number(name, getattr(self, name), low, high))
+        if 0.0 < self.temperature < MIN_TEMPERATURE:
+            message = (
+                f"{self.temperature!r} is too small; expected 0 (greedy) or {MIN_TEMPERATURE:g} and more"
+            )
+            raise RequestError(message, "temperature")
         if self.top_p == 0.0:
             raise RequestError("0 leaves no token to choose; 1 is off", "top_p")
         if self.repetition_penalty == 0.0:

@@ -80,6 +80,13 @@ def test_the_models_card_is_shown_with_its_sources(
     assert "card.max_tokens" in capsys.readouterr().out
 
 
+def test_the_models_own_sampling_is_shown(examine: Any, tmp_path: Path) -> None:
+    save_target(tmp_path / "own", "qwen3")
+    (tmp_path / "own" / "generation_config.json").write_text('{"temperature": 0.4}')
+    shown = examine(tmp_path / "own").card["sampling"]
+    assert shown == {"value": {"temperature": 0.4}, "source": "generation_config.json"}
+
+
 def test_the_demo_pairs_second_drafter_fits_too(examine: Any) -> None:
     report = examine("--drafter", "demo/chain")
     assert report.status == 0

@@ -1,10 +1,18 @@
 """/v1/completions and /v1/chat/completions over HTTP: answers, chunks, usage and statistics."""
 
 import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+
+from tests.server.harness import SETTINGS
+from wager.config import with_values
+from wager.engine.assemble import build_engine
+from wager.server.request_builder import RequestBuilder
+from wager.server_config import ServeConfig
 
 GREEDY = {"temperature": 0, "max_tokens": 12, "ignore_eos": True}
 CHAT = {"messages": [{"role": "user", "content": "The quick brown fox"}], **GREEDY}
@@ -48,6 +56,16 @@ def test_a_stream_has_the_same_text(http: httpx.Client, path: str, body: dict[st
     assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == ["length"]
     assert len({chunk["id"] for chunk in chunks}) == 1
     assert chunks[-1]["usage"]["completion_tokens"] == 12 and "metrics" in chunks[-1]
+
+
+def test_the_models_own_sampling_is_the_default(speaker: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(speaker, tmp_path / "own"))
+    (folder / "generation_config.json").write_text('{"temperature": 0.4, "eos_token_id": 1}')
+    config = with_values(ServeConfig(), **{**SETTINGS, "model": str(folder)})
+    builder = RequestBuilder(build_engine(config.engine()), config)
+    assert builder.sampling_params({}, 3, None, None).temperature == 0.4
+    assert builder.sampling_params({"temperature": 0.9}, 3, None, None).temperature == 0.9
+    builder.prompts.close()
 
 
 def test_usage_follows_the_stream_options(http: httpx.Client) -> None:

@@ -1,4 +1,6 @@
-"""The properties of a model, each from the first source that has it: flag, own card, family card, fallback.
+"""The properties of a model, each from the first source that has it.
+
+The sources are flags, the model's generation_config.json, its own card, its family's card, and the fallback.
 
 A card may leave any value to its family. Cards are found like drafters (wager/pairs.py), by the longest model
 name contained in the given name; a model without a card finds its family by the model_type in its config.
@@ -15,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from wager.cards.generation_config import FILE, generation_layer
 from wager.errors import ConfigError
 from wager.pairs import DEMO, Pair, find_pair, shipped_folder
 
@@ -25,7 +28,7 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Sourced(Generic[Value]):
-    """A value and its source: flag, card NAME, family NAME or fallback."""
+    """A value and its source: flag, generation_config.json, card NAME, family NAME or fallback."""
 
     value: Value
     source: str
@@ -63,10 +66,16 @@ class ModelCard:
             yield one.name, _shown(found.value), found.source
 
 
-def card_for(name: str, model_type: str = "", flags: Mapping[str, object] | None = None) -> ModelCard:
+def card_for(
+    name: str,
+    model_type: str = "",
+    flags: Mapping[str, object] | None = None,
+    folder: Path | None = None,
+) -> ModelCard:
     """Returns the card of the model with this name or folder. Raises ConfigError on a flag of the wrong type.
 
-    `flags` are values of the fields above that the user set; `thinking` may be the terminator alone.
+    `flags` are values of the fields above that the user set; `thinking` may be the terminator alone. `folder`
+    has the model's own generation_config.json.
     """
     own, given = _find(name), {k: v for k, v in (flags or {}).items() if v is not None}
     family = _family(own, model_type)
@@ -75,6 +84,8 @@ def card_for(name: str, model_type: str = "", flags: Mapping[str, object] | None
         layers.insert(0, (f"family {family['family']}", family))
     if own is not None:
         layers.insert(0, (f"card {own['model']}", own))
+    if folder is not None:
+        layers.insert(0, (FILE, generation_layer(folder)))
     marks = _first("thinking", layers)
     thinking = Sourced(None if marks.value is None else ThinkingText(**marks.value), marks.source)
     return ModelCard(

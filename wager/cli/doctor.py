@@ -79,7 +79,7 @@ def examine(settings: Resolved[EngineConfig]) -> Report:
         return Report(findings, _without_auto(settings, None))
     found, target = check_target(config)
     model_type = str(target.values.get("model_type", "")) if target is not None else ""
-    card = card_for(config.model.model, model_type)
+    card = card_for(config.model.model, model_type, folder=None if target is None else target.folder)
     findings += [*found, *check_drafter(config, target)]
     findings += [*check_passes(config, target), *check_calibration(config, target)]
     return Report(findings, _without_auto(settings, target), card)

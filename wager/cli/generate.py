@@ -258,7 +258,7 @@ def _as_dict(prompt: str, answer: _Answer) -> dict[str, object]:
         unfinished = {"text": answer.text, "token_ids": answer.token_ids, "finish_reason": "abort"}
         return {"prompt": prompt, **unfinished}
     close = None if output.close is None else output.close._asdict()
-    return {"prompt": prompt, **asdict(output), "close": close}
+    return asdict(output) | {"prompt": prompt, "close": close}
 
 
 def _raise_failure(answers: Sequence[_Answer]) -> None:

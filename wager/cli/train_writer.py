@@ -38,7 +38,7 @@ class EngineWriter:
             SamplingParams(max_tokens=order.num_output, temperature=order.temperature, seed=order.seed)
             for order in orders
         ]
-        outputs = self._llm.generate([order.prompt_ids for order in orders], params)
+        outputs = self._llm.generate([order.prompt_ids for order in orders], params, use_tqdm=False)
         for output in outputs:
             if output.error:
                 raise ModelError(f"the target could not generate a text: {output.error}")

@@ -7,6 +7,7 @@ native_passes.py's.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from dataclasses import dataclass, replace
@@ -31,8 +32,9 @@ from wager.kvcache.prefix import PrefixIndex
 from wager.nn import kernels
 from wager.nn.kernels.support import max_pool_slots
 from wager.nn.models import load_target
-from wager.nn.models.decoder import Decoder
+from wager.nn.models.decoder import Decoder, DecoderSpec
 from wager.nn.native.loader import PassOptions
+from wager.nn.native.pack import return_freed_memory
 from wager.nn.noise import NoiseSource
 from wager.pairs import BUILT_IN, drafter_beside, find_pair, shipped_folder
 from wager.policy import Controller, Experience, Ledger
@@ -73,7 +75,7 @@ def build_engine(config: EngineConfig, seed: int = 0) -> Engine:
         folder, model.dtype, str(device.value), model.layout, pass_options_of(config, device.value)
     )
     tokenizer = load_tokenizer(folder, decoder)
-    max_context = config.scheduler.max_context or decoder.spec.max_position
+    max_context = context_length(config.scheduler.max_context, decoder.spec)
     wanted = pick_drafter(config.model.drafter, config.model.model, folder)
     num_pages = size_memory(decoder, config, max_context, str(wanted.value))
     runner = make_runner(decoder, num_pages, config, max_context)
@@ -105,6 +107,18 @@ def with_page_size(config: EngineConfig, device: str) -> EngineConfig:
         return config
     is_cuda = torch.device(device).type == "cuda"
     return with_values(config, page_size=CUDA_PAGE_SIZE if is_cuda else CPU_PAGE_SIZE)
+
+
+def context_length(asked: int, spec: DecoderSpec) -> int:
+    """Returns the longest text in tokens; raises ConfigError if the model has no such positions.
+
+    Rope scaling of the kind yarn reaches further than the config's own number of positions says.
+    """
+    scaled = spec.rope.original_max_position * spec.rope.factor if spec.rope.type == "yarn" else 0.0
+    most = max(spec.max_position, int(scaled))
+    if asked > most:
+        raise ConfigError("max_context", asked, f"at most {most}, the number of positions of this model")
+    return asked or spec.max_position
 
 
 def pass_options_of(config: EngineConfig, device: object) -> PassOptions:
@@ -272,6 +286,14 @@ def build_controller(config: EngineConfig, costs: CostModel | None = None) -> Co
     policy = config.policy
     experience = Experience(costs, Ledger(policy.ledger_floor))
     return Controller(policy.policy, experience, settings=settings_from(policy))
+
+
+def give_back_memory() -> None:
+    """Gives the memory of engines that nobody uses any more back to the system and to the device."""
+    gc.collect()
+    return_freed_memory()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def noise_dtype(decoder: Decoder) -> torch.dtype:

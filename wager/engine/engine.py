@@ -23,6 +23,7 @@ from wager.engine.events import Event
 from wager.engine.learning import Learning
 from wager.engine.pipeline import Pipeline
 from wager.engine.prelaunch import Prelaunch
+from wager.engine.prompt_scores import score_prompt
 from wager.engine.scheduler import Hooks, Scheduler
 from wager.engine.sequence import Finish, Request, Sequence
 from wager.engine.step import run_step
@@ -30,7 +31,7 @@ from wager.engine.telemetry import Telemetry
 from wager.errors import RequestError, one_line
 from wager.nn.noise import NoiseSource
 from wager.policy import Controller, needs_target_p1
-from wager.records import SamplingParams
+from wager.records import SamplingParams, TopLogprobs
 from wager.target import Sampler, TargetRunner, is_bare
 from wager.text.detokenize import Detokenizer
 from wager.text.grammar import Grammars
@@ -101,10 +102,7 @@ class Engine:
         if self.scheduler.find(request_id) is not None:
             raise RequestError(f"{request_id!r} is already running", field="request_id")
         self._check_prompt(prompt_ids)
-        self._check_ids("logit_bias", params.logit_bias or ())
-        self._check_ids("stop_token_ids", params.stop_token_ids)
-        if params.thinking is not None:
-            self._check_ids("thinking", params.thinking.mark_ids)
+        self._check_params(params)
         seed = derive_seed(self.parts.seed, self._arrivals + 1) if params.seed is None else params.seed
         end_ids = () if params.ignore_eos else self.parts.end_ids
         request = Request(
@@ -124,6 +122,8 @@ class Engine:
         )
         if self.parts.when_idle is not None and not self.scheduler.has_work:
             self.parts.when_idle(self)
+        if params.prompt_logprobs is not None:
+            sequence.prompt_logprobs = self._score_prompt(prompt_ids, params.prompt_logprobs)
         self.scheduler.add(sequence)
         self._arrivals += 1
         if sequence.thinking is not None and sequence.thinking.is_due:
@@ -222,6 +222,23 @@ class Engine:
                 field="prompt",
             )
         self._check_ids("prompt", prompt_ids)
+
+    def _check_params(self, params: SamplingParams) -> None:
+        """Refuse what the model has no tokens or no words for, and what only callers can do."""
+        self._check_ids("logit_bias", params.logit_bias or ())
+        self._check_ids("stop_token_ids", params.stop_token_ids)
+        if params.thinking is not None:
+            self._check_ids("thinking", params.thinking.mark_ids)
+        if params.stop and self.parts.tokenizer is None:
+            raise RequestError("needs text, but the model folder has no tokenizer", field="stop")
+        if params.n != 1:
+            raise RequestError("several answers are several requests, each with its own seed", field="n")
+
+    def _score_prompt(self, prompt_ids: Many[int], count: int) -> list[TopLogprobs | None]:
+        """The log-probabilities of a prompt's tokens, by passes between two steps."""
+        self.learning.catch_up()
+        self.pipeline.drop()  # these passes write over what a pass in flight has not given yet
+        return score_prompt(self.runner, self.scheduler.memory, prompt_ids, count)
 
     def _check_ids(self, where: str, token_ids: Iterable[int]) -> None:
         """Refuse ids the model has no score for: in the pass they would cost other requests their step."""

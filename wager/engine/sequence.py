@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from wager.engine.budget import Thinking
-from wager.records import CloseKind, CloseReport, SamplingParams
+from wager.records import CloseKind, CloseReport, SamplingParams, TopLogprobs
 from wager.stats import SpeculationStats
 from wager.text.constraint import Constraint
 from wager.text.detokenize import Detokenizer
@@ -75,8 +75,10 @@ class Sequence:
     finish: Finish | None = None
     error: str | None = None
     matched_stop: str | int | None = None
-    logprobs: list[object] = field(default_factory=list)
+    logprobs: list[TopLogprobs | None] = field(default_factory=list)
     """One entry per token if the request asked for them; the entry of a forced token is None."""
+    prompt_logprobs: list[TopLogprobs | None] = field(default_factory=list)
+    """One entry per token of the prompt if the request asked for them; the entry of the first is None."""
     thinking: Thinking | None = None
     """The state of its thinking; None where it is neither limited nor counted."""
     constraint: Constraint | None = None

@@ -1,23 +1,23 @@
 """Connects the event loop with the engine's thread: requests go in, updates come back.
 
-One thread owns the engine and runs steps while there is work. The event loop sends it commands and receives
-the updates of each step in one call. Unread updates of a request are merged, so a slow reader never makes the
-engine wait. It knows nothing of HTTP; generation.py calls it.
+The event loop sends functions to the thread (engine/thread.py) and receives the updates of each step in one
+call. Unread updates of a request are merged, so a slow reader never makes the engine wait. It knows nothing
+of HTTP; generation.py calls it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import TypeVar
 
 from wager import garbage
 from wager.engine.engine import Engine, Event
-from wager.errors import WagerError, one_line
+from wager.engine.thread import EngineStopped, EngineThread
+from wager.errors import WagerError
 from wager.server.generation_request import GenerationRequest
 from wager.server.response_queue import EngineUpdate, ResponseQueue, RunningChoice
 
@@ -40,26 +40,6 @@ class NotReady(WagerError):
     """The engine is loading, has failed or is being stopped."""
 
 
-class _Command(Generic[T]):
-    """A function to run in the engine's thread, and the future that receives its result."""
-
-    def __init__(self, function: Callable[[], T]) -> None:
-        self._function = function
-        self._loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[T] = self._loop.create_future()
-
-    def run(self) -> None:
-        try:
-            value = self._function()
-        except Exception as error:
-            self.fail(error)
-        else:
-            self._loop.call_soon_threadsafe(_settle, self.future, value, None)
-
-    def fail(self, error: Exception) -> None:
-        self._loop.call_soon_threadsafe(_settle, self.future, None, error)
-
-
 class Bridge:
     """Owns the engine's thread and tracks the open requests."""
 
@@ -67,20 +47,15 @@ class Bridge:
         self._load = load
         self._max_queue = max_queue
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._wake = threading.Condition()
-        self._commands: deque[_Command[Any]] = deque()
-        self._stopping = False
-        self._thread_ended = False
-        """The thread accepts no more commands."""
+        self._thread = EngineThread(
+            self._send_updates, self._end_all, on_idle=_use_idle_moment, uses_spare_time=True
+        )
         self._running: dict[int, RunningChoice] = {}
         """Choices in the engine. Only the engine's thread uses it."""
         self._open: dict[int, RunningChoice] = {}
         """Choices that were submitted and have not ended. Only the event loop uses it."""
         self._next_id = 0
         self._recent_s: deque[float] = deque(maxlen=_RECENT_REQUESTS)
-        self.engine: Engine | None = None
-        self.failure: str | None = None
         self.draining = False
         self.on_loaded: Callable[[Engine], None] = lambda _engine: None
         """Called in the engine's thread before the first step."""
@@ -89,21 +64,30 @@ class Bridge:
 
     # -- start and end
 
-    def start(self) -> asyncio.Future[None]:
+    def start(self) -> asyncio.Future[Engine]:
         """Start to load the model. The future completes when the engine is ready, or carries the error."""
         self._loop = asyncio.get_running_loop()
-        ready: asyncio.Future[None] = self._loop.create_future()
-        self._thread = threading.Thread(target=self._run, args=(ready,), name="wager-engine", daemon=True)
-        self._thread.start()
-        return ready
+
+        def load() -> Engine:
+            engine = self._load()
+            self.on_loaded(engine)
+            return engine
+
+        return asyncio.wrap_future(self._thread.start(load))
 
     def close(self) -> None:
         """End all requests and the thread. Waits for the current step, but not for the loading of a model."""
-        with self._wake:
-            self._stopping = True
-            self._wake.notify()
-        if self._thread is not None and self.engine is not None:
-            self._thread.join()
+        self._thread.stop(wait=self.engine is not None)
+
+    @property
+    def engine(self) -> Engine | None:
+        """The engine; None before it is loaded."""
+        return self._thread.engine
+
+    @property
+    def failure(self) -> str | None:
+        """The error that ended the engine's thread."""
+        return self._thread.failure
 
     @property
     def is_ready(self) -> bool:
@@ -151,22 +135,21 @@ class Bridge:
 
     def abort_all(self) -> None:
         """End every request. Each reader receives a last update."""
-        self._send(_Command(self._end_all))
+        self._thread.submit(self._abort_all)
 
     def _remove(self, choices: Sequence[RunningChoice]) -> list[RunningChoice]:
         """Remove the open ones among the choices here and in the engine; returns them."""
         removed = [choice for choice in choices if self._open.pop(choice.request_id, None) is not None]
         if removed:
-            self._send(_Command(lambda: self._drop(removed)))
+            self._thread.submit(lambda: self._drop(removed))
         return removed
 
     async def call(self, function: Callable[[], T]) -> T:
         """Run a function in the engine's thread between two steps. Raises NotReady and what it raises."""
-        command = _Command(function)
-        if not self._send(command):
-            self.ready_engine()
-            raise NotReady(_STOPPING)
-        return await command.future
+        try:
+            return await asyncio.wrap_future(self._thread.submit(function))
+        except EngineStopped as error:
+            raise NotReady(self.failure or _STOPPING) from error
 
     def _check_room(self, num: int) -> None:
         engine = self.ready_engine()
@@ -180,14 +163,6 @@ class Bridge:
         mean_s = sum(self._recent_s) / len(self._recent_s) if self._recent_s else 0.0
         return min(60, 1 + round(mean_s / 4))
 
-    def _send(self, command: _Command[Any]) -> bool:
-        with self._wake:
-            if self._thread_ended:
-                return False
-            self._commands.append(command)
-            self._wake.notify()
-        return True
-
     def _deliver(self, updates: list[tuple[RunningChoice, EngineUpdate]]) -> None:
         """Put the updates of one step into the queues of their readers."""
         for choice, update in updates:
@@ -200,50 +175,6 @@ class Bridge:
             choice.queue.put(choice.index, update)
 
     # -- called in the engine's thread
-
-    def _run(self, ready: asyncio.Future[None]) -> None:
-        try:
-            engine = self._load()
-            self.on_loaded(engine)
-            self.engine = engine
-            self._call_on_loop(_settle, ready, None, None)
-            self._serve(engine)
-            self._end_all()
-        except Exception as error:
-            self.failure = one_line(error) or type(error).__name__
-            if self.engine is None:
-                self._call_on_loop(_settle, ready, None, error)
-            else:
-                log.exception("the engine's thread has failed")
-        finally:
-            self._end_thread()
-
-    def _serve(self, engine: Engine) -> None:
-        while self._wait_for_work(engine):
-            while self._commands:
-                self._commands.popleft().run()
-            if engine.has_work:
-                self._step(engine)
-
-    def _wait_for_work(self, engine: Engine) -> bool:
-        """Sleep until there is work. Deferred work of the engine is done first, in small parts."""
-        is_idle = False
-        while True:
-            with self._wake:
-                while is_idle and not (self._commands or engine.has_work or self._stopping):
-                    self._wake.wait()
-                if self._commands or engine.has_work or self._stopping:
-                    return not self._stopping
-            is_idle = not engine.use_spare_time()
-
-    def _step(self, engine: Engine) -> None:
-        start = time.perf_counter()
-        events = engine.step()
-        if events:
-            self._send_updates(events, (time.perf_counter() - start) * 1e3)
-        if not engine.has_work:
-            _check_pages(engine)
-            garbage.use_idle_moment()
 
     def _send_updates(self, events: list[Event], step_ms: float) -> None:
         now = time.monotonic()
@@ -277,35 +208,29 @@ class Bridge:
             if self._running.pop(choice.request_id, None) is not None:
                 self.engine.abort(choice.request_id)
 
-    def _end_all(self) -> None:
+    def _abort_all(self) -> None:
         assert self.engine is not None
         for request_id in list(self._running):
             self.engine.abort(request_id)
         # No request runs any more: this step only returns the last events.
         self._send_updates(self.engine.step(), 0.0)
 
-    def _end_thread(self) -> None:
-        """Answer everyone who still waits for the thread."""
-        with self._wake:
-            self._thread_ended = True
-            commands, self._commands = list(self._commands), deque()
-        reason = self.failure or _STOPPING
-        for command in commands:
-            command.fail(NotReady(reason))
-        message = f"the engine has failed: {reason}"
+    def _end_all(self, failure: str | None) -> None:
+        """Give every reader a last update at the end of the thread."""
+        if failure is None:
+            self._abort_all()
+            return
+        message = f"the engine has failed: {failure}"
         updates = [(choice, EngineUpdate(finish="error", error=message)) for choice in self._running.values()]
         self._running.clear()
         if updates:
             self._call_on_loop(self._deliver, updates)
 
 
-def _settle(future: asyncio.Future[Any], value: object, error: Exception | None) -> None:
-    if future.done():
-        return  # the waiting task was cancelled
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(value)
+def _use_idle_moment(engine: Engine) -> None:
+    """Verify the page accounting and collect garbage while no request runs."""
+    _check_pages(engine)
+    garbage.use_idle_moment()
 
 
 def _check_pages(engine: Engine) -> None:

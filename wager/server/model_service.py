@@ -87,7 +87,7 @@ class ModelService:
         self._parts = _LoadedParts(EngineMonitor(engine), RequestBuilder(engine, self.settings.config))
         self.metrics.watch(engine, self._parts.monitor)
 
-    def _report_loading(self, ready: asyncio.Future[None]) -> None:
+    def _report_loading(self, ready: asyncio.Future[Engine]) -> None:
         if ready.cancelled():
             return
         error = ready.exception()

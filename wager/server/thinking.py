@@ -80,7 +80,8 @@ def read_card(engine: Engine, config: ServeConfig) -> ModelCard:
         "thinking": config.server.thinking_close or None,
         "reply_tokens": None if reply == "card" else reply,
     }
-    return card_for(config.model.model, str(engine.parts.notes.get("model_type", "")), flags)
+    model_type = str(engine.parts.notes.get("model_type", ""))
+    return card_for(config.model.model, model_type, flags, engine.parts.folder)
 
 
 def make_thinking_rules(engine: Engine, config: ServeConfig, card: ModelCard) -> ThinkingRules | None:

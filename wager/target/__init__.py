@@ -6,7 +6,15 @@ import levels 0 to 2; never `draft`.
 
 from wager.target.inputs import BlindRow
 from wager.target.runner import PreparedPass, RunResult, RunRow, TargetRunner
-from wager.target.sampler import NO_CHOICES, ChoiceRow, Choices, PendingChoices, Sampler, is_bare
+from wager.target.sampler import (
+    NO_CHOICES,
+    ChoiceRow,
+    Choices,
+    PendingChoices,
+    Sampler,
+    is_bare,
+    top_logprobs,
+)
 from wager.target.verify import judge
 
 __all__ = [
@@ -22,4 +30,5 @@ __all__ = [
     "TargetRunner",
     "is_bare",
     "judge",
+    "top_logprobs",
 ]

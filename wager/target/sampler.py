@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from wager.nn.noise import NoiseSource
-from wager.records import SamplingParams
+from wager.records import SamplingParams, TopLogprobs
 from wager.tree import Tree
 
 if TYPE_CHECKING:
@@ -70,14 +70,6 @@ def is_bare(params: SamplingParams) -> bool:
 def closes_softly(params: SamplingParams) -> bool:
     """Whether the scores themselves may close the request's thinking."""
     return params.thinking is not None and params.thinking.soft_ratio is not None
-
-
-class TopLogprobs(NamedTuple):
-    """Log-probabilities of the target's unprocessed scores at one position."""
-
-    chosen: float
-    token_ids: list[int]
-    logprobs: list[float]
 
 
 class Choices(NamedTuple):
@@ -299,14 +291,19 @@ def _logprobs(logits: Tensor, rows: Sequence[ChoiceRow], chosen: list[int]) -> l
         if count is None:
             found += [None] * num
             continue
-        table = logits[start : start + num].double().log_softmax(dim=-1)
-        own = table.gather(1, torch.tensor(chosen[start : start + num], device=table.device)[:, None])[:, 0]
-        top = table.topk(min(count, table.shape[-1]), dim=-1)
-        found += [
-            TopLogprobs(*parts)
-            for parts in zip(own.tolist(), top.indices.tolist(), top.values.tolist(), strict=True)
-        ]
+        found += top_logprobs(logits[start : start + num], chosen[start : start + num], count)
     return found
+
+
+def top_logprobs(logits: Tensor, chosen: Sequence[int], count: int) -> list[TopLogprobs]:
+    """The log-probabilities of one chosen token and of the `count` best ones in each line of scores."""
+    table = logits.double().log_softmax(dim=-1)
+    own = table.gather(1, torch.tensor(chosen, device=table.device)[:, None])[:, 0]
+    top = table.topk(min(count, table.shape[-1]), dim=-1)
+    return [
+        TopLogprobs(*parts)
+        for parts in zip(own.tolist(), top.indices.tolist(), top.values.tolist(), strict=True)
+    ]
 
 
 def _soft(logits: Tensor, rows: Sequence[ChoiceRow], chosen: list[int]) -> list[bool]:
