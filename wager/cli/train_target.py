@@ -14,6 +14,7 @@ from wager.cli.flags import config_flags, given_values, with_flags
 from wager.cli.train import CorpusFiles, MoreFiles, Resume, announce_checkpoint, corpus_files, one_line_errors
 from wager.cli.train_screen import deferred_interrupt, training_screen
 from wager.errors import InputError
+from wager.extras import require
 from wager.resolve import resolve
 from wager.train.settings import TargetSettings
 
@@ -39,6 +40,7 @@ def train_target(
     files = corpus_files(corpus, more)
     if out is None:
         raise InputError("is missing: name the folder for the target", field="out")
+    require("train", "wager train-target")
     with one_line_errors(), training_screen() as listener:
         from wager.train.target_training import TargetTraining
 
