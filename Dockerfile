@@ -20,7 +20,7 @@ RUN --mount=type=bind,from=build,source=/wheels,target=/wheels \
 # The volume keeps fetched models, compiled passes and measured costs when a container is replaced.
 RUN useradd --create-home --uid 1000 wager && install --directory --owner 1000 /cache
 USER 1000
-WORKDIR /home/wager
+WORKDIR /srv
 ENV XDG_CACHE_HOME=/cache HF_HOME=/cache/huggingface WAGER_HOST=0.0.0.0 WAGER_PORT=8000
 VOLUME /cache
 EXPOSE 8000
