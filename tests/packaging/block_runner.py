@@ -38,7 +38,7 @@ def free_port() -> int:
 
 
 def environment(cache: Path, *, with_models: bool = False) -> dict[str, str]:
-    """Variables under which programs of a block run: plain torch, no measured costs, an empty cache."""
+    """Variables for the programs of a block: plain torch in one thread, no measured costs, an empty cache."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WAGER_")}
     path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"
     models = models_folder() if with_models else cache / "models"
@@ -48,7 +48,8 @@ def environment(cache: Path, *, with_models: bool = False) -> dict[str, str]:
         "XDG_CACHE_HOME": str(cache),
         "WAGER_MODELS": str(models),
     }
-    return kept | changed | {"WAGER_NATIVE": "off", "WAGER_CALIBRATE": "false", "HF_HUB_OFFLINE": "1"}
+    settings = {"WAGER_NATIVE": "off", "WAGER_CALIBRATE": "false", "WAGER_THREADS": "1"}
+    return kept | changed | settings | {"HF_HUB_OFFLINE": "1"}
 
 
 @contextmanager

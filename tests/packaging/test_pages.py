@@ -96,6 +96,7 @@ def test_a_block_runs_as_written(
         if os.environ.get(name) != value:
             monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0}, raising=False)  # one thread is enough
     run_block(block, tmp_path, cache, address)
 
 
