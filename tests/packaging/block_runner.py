@@ -28,7 +28,7 @@ from wager.resolve import resolve
 from wager.server_config import ServeConfig
 
 WRITTEN_ADDRESS = "127.0.0.1:8000"
-QUICK_LIMIT_S, SLOW_LIMIT_S = 120.0, 900.0
+QUICK_LIMIT_S, SLOW_LIMIT_S = 300.0, 1800.0
 
 
 def free_port() -> int:

@@ -9,6 +9,7 @@ import pytest
 import typer
 
 from tests.packaging.block_runner import (
+    QUICK_LIMIT_S,
     SLOW_LIMIT_S,
     environment,
     run_block,
@@ -102,12 +103,12 @@ def test_a_block_runs_as_written(
 
 def test_a_failing_command_in_the_middle_of_a_block_is_seen(tmp_path: Path, cache: Path) -> None:
     with pytest.raises(AssertionError, match="status 3"):
-        run_shell("echo one\n(exit 3)\necho two\n", tmp_path, environment(cache), 10.0)
+        run_shell("echo one\n(exit 3)\necho two\n", tmp_path, environment(cache), QUICK_LIMIT_S)
 
 
 def test_a_server_that_ends_at_once_is_seen(tmp_path: Path, cache: Path) -> None:
     with pytest.raises(AssertionError, match="no-such-folder"):
-        run_shell("wager serve ./no-such-folder\n", tmp_path, environment(cache), 30.0)
+        run_shell("wager serve ./no-such-folder\n", tmp_path, environment(cache), QUICK_LIMIT_S)
 
 
 def test_a_snippet_that_raises_is_seen(tmp_path: Path, cache: Path) -> None:
