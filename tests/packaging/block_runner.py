@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 import socket
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 from tests.architecture.layout import ROOT
@@ -120,21 +120,24 @@ def _run_script(script: str, folder: Path, variables: dict[str, str], limit_s: f
     assert done.returncode == 0, f"status {done.returncode} of:\n{script}\n\n{done.stdout[-4000:]}"
 
 
-def run_python(text: str, folder: Path) -> None:
-    """Runs a snippet as the main program, in this process and in the current folder."""
-    path = folder / "snippet.py"
-    path.write_text(text, encoding="utf-8")
-    runpy.run_path(str(path), run_name="__main__")
+def run_python(text: str, path: Path, names: dict[str, Any]) -> None:
+    """Runs a snippet in this process and in the current folder, with the names of the snippets before it."""
+    path.write_text(text, encoding="utf-8")  # so that tracebacks show its lines
+    exec(compile(text, str(path), "exec"), names)
 
 
-def run_block(block: Block, folder: Path, cache: Path, address: str | None) -> None:
-    """Runs a block in `folder`; `address` is that of a running server if the block talks to one."""
+def run_block(block: Block, folder: Path, cache: Path, address: str | None, names: dict[str, Any]) -> None:
+    """Runs a block in `folder`.
+
+    `address` is that of a running server if the block talks to one. `names` are those of the page's Python
+    blocks so far.
+    """
     text = block.text if address is None else block.text.replace(WRITTEN_ADDRESS, address)
     if block.language == "sh":
         limit_s = SLOW_LIMIT_S if block.is_slow else QUICK_LIMIT_S
         run_shell(text, folder, environment(cache, with_models=block.names_smollm2), limit_s)
     elif block.language == "python":
-        run_python(text, folder)
+        run_python(text, folder / f"{block.place.replace('/', '-').replace(':', '-line-')}.py", names)
     elif block.language == "toml":
         assert tomllib.loads(text)
         (folder / "wager.toml").write_text(text, encoding="utf-8")

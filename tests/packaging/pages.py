@@ -8,7 +8,9 @@ A comment in front of a block changes how it is run; without one it is run as wr
     with MODEL -> demo
     first echo 'a text' > texts.txt -->     replaces a text, and runs a line before the block
 
-Blocks that name SmolLM2 are slow, too, because the model has to be fetched. This file runs nothing.
+Blocks that name SmolLM2 are slow, too, because the model has to be fetched. The Python blocks of a page run
+in order and share their names. A block that begins with `$ ` shows a session: its commands are checked but not
+run, because people type into them. This file runs nothing.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ class Block(NamedTuple):
     page: str
     line: int
     language: str
-    """One of sh, python, toml and json; empty if it is none of them."""
+    """One of sh, session, python, toml and json; empty if it is none of them."""
     text: str
     """What a test runs."""
     marker: Marker
@@ -76,6 +78,17 @@ class Block(NamedTuple):
     @property
     def is_slow(self) -> bool:
         return self.marker.is_slow or self.names_smollm2
+
+    @property
+    def is_run(self) -> bool:
+        return not self.marker.reason and self.language != "session"
+
+    @property
+    def commands(self) -> list[str]:
+        """The shell commands of the block, of which there are none in other languages."""
+        if self.language == "session":
+            return [line.removeprefix("$ ") for line in self.text.splitlines() if line.startswith("$ ")]
+        return commands_of(self.text) if self.language == "sh" else []
 
     @property
     def names_smollm2(self) -> bool:
@@ -126,6 +139,8 @@ def _changed(written: str, marker: Marker) -> str:
 
 
 def _language(tag: str, written: str) -> str:
+    if written.startswith("$ "):
+        return "session"
     if tag:
         return LANGUAGES.get(tag, "")
     try:

@@ -32,18 +32,31 @@ from wager.cli import main
 from wager.fetched import is_fetched
 
 BLOCKS = all_blocks()
-RUN = [block for block in BLOCKS if not block.marker.reason]
+RUN = [block for block in BLOCKS if block.is_run]
 COMMANDS = [
     (block.place, words_of(command)[1:])
     for block in BLOCKS
-    if block.language == "sh"
-    for command in commands_of(block.text)
+    for command in block.commands
     if program_of(command) == "wager"
 ]
 
 
-def as_param(block: Block) -> Any:
-    return pytest.param(block, id=block.place, marks=[pytest.mark.slow] if block.is_slow else [])
+def as_param(blocks: list[Block]) -> Any:
+    is_slow = any(block.is_slow for block in blocks)
+    return pytest.param(blocks, id=blocks[-1].place, marks=[pytest.mark.slow] if is_slow else [])
+
+
+def python_runs() -> list[list[Block]]:
+    """For each page its quick Python blocks, and also all of them if some are slow."""
+    runs = []
+    for page in dict.fromkeys(block.page for block in RUN if block.language == "python"):
+        blocks = [block for block in RUN if block.page == page and block.language == "python"]
+        quick = [block for block in blocks if not block.is_slow]
+        runs += [run for run in (quick, blocks if len(quick) < len(blocks) else []) if run]
+    return runs
+
+
+RUNS = [*([block] for block in RUN if block.language != "python"), *python_runs()]
 
 
 @pytest.fixture(scope="session")
@@ -86,19 +99,26 @@ def test_every_command_line_is_understood(place: str, words: list[str]) -> None:
     command.make_context(words[0], words[1:])
 
 
-@pytest.mark.parametrize("block", [as_param(block) for block in RUN])
-def test_a_block_runs_as_written(
-    block: Block, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+@pytest.mark.parametrize("blocks", [as_param(blocks) for blocks in RUNS])
+def test_blocks_run_as_written(
+    blocks: list[Block],
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
-    if block.names_smollm2 and not is_fetched("smollm2"):
+    with_models = any(block.names_smollm2 for block in blocks)
+    if with_models and not is_fetched("smollm2"):
         pytest.skip("SmolLM2 is not on this machine: wager fetch smollm2")
-    address = request.getfixturevalue("server") if talks_to_a_server(block) else None
-    for name, value in environment(cache, with_models=block.names_smollm2).items():
+    address = request.getfixturevalue("server") if any(map(talks_to_a_server, blocks)) else None
+    for name, value in environment(cache, with_models=with_models).items():
         if os.environ.get(name) != value:
             monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0}, raising=False)  # one thread is enough
-    run_block(block, tmp_path, cache, address)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks:
+        run_block(block, tmp_path, cache, address, names)
 
 
 def test_a_failing_command_in_the_middle_of_a_block_is_seen(tmp_path: Path, cache: Path) -> None:
@@ -114,7 +134,20 @@ def test_a_server_that_ends_at_once_is_seen(tmp_path: Path, cache: Path) -> None
 def test_a_snippet_that_raises_is_seen(tmp_path: Path, cache: Path) -> None:
     [block] = blocks_of("```python\nimport wager\nwager.no_such_name\n```\n", "page.md")
     with pytest.raises(AttributeError, match="no_such_name"):
-        run_block(block, tmp_path, cache, None)
+        run_block(block, tmp_path, cache, None, {})
+
+
+def test_a_snippet_continues_the_ones_before_it(tmp_path: Path, cache: Path) -> None:
+    names: dict[str, Any] = {}
+    for block in blocks_of("```python\nx = 1\n```\n```python\nassert x == 1\ny = 2\n```\n", "page.md"):
+        run_block(block, tmp_path, cache, None, names)
+    assert names["y"] == 2
+
+
+def test_a_session_is_not_run_but_its_commands_are_known() -> None:
+    [block] = blocks_of("```\n$ wager chat demo\n> Hello.\n$ wager models\n```\n", "page.md")
+    assert not block.is_run
+    assert block.commands == ["wager chat demo", "wager models"]
 
 
 def test_a_marker_changes_the_block_behind_it() -> None:
