@@ -9,8 +9,8 @@ A comment in front of a block changes how it is run; without one it is run as wr
     first echo 'a text' > texts.txt -->     replaces a text, and runs a line before the block
 
 Blocks that name SmolLM2 are slow, too, because the model has to be fetched. The Python blocks of a page run
-in order and share their names. A block that begins with `$ ` shows a session: its commands are checked but not
-run, because people type into them. This file runs nothing.
+in order and share their names. A block that begins with `$ ` shows a session: its commands are checked but
+not run, because people type into them. This file runs nothing.
 """
 
 from __future__ import annotations

@@ -65,10 +65,14 @@ class Fault(Exception):
     """What is wrong, in one line."""
 
 
-def run(command: Sequence[str], folder: Path, typed: str = "") -> subprocess.CompletedProcess[str]:
+def run(
+    command: Sequence[str], folder: Path, typed: str = "", cache: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     """Runs a command in a folder, without the variables that would lead it back to this tree."""
     began = time.monotonic()
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "WAGER_"))}
+    if cache is not None:
+        kept["XDG_CACHE_HOME"] = str(cache)
     done = subprocess.run(
         command,
         cwd=folder,
@@ -168,7 +172,7 @@ def try_out(wheel: Path, folder: Path) -> None:
     for command in COMMANDS:
         if command.line[0] == "chat" and "chat" not in known:
             continue
-        done = run([str(programs / "wager"), *command.line], place, command.typed)
+        done = run([str(programs / "wager"), *command.line], place, command.typed, folder / "cache")
         if done.returncode != command.status or command.printed not in done.stdout:
             raise Fault(f"wager {' '.join(command.line)} ended with {done.returncode}:\n{done.stdout}")
         if command.status and len(done.stdout.splitlines()) != 1:
