@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from scipy.special import log_softmax
+import torch
 
 from bench.cpu.peers_llama import LlamaContext, ScoredBatch, Scores
 from wager.bench.plan import BASELINE
@@ -156,9 +156,13 @@ def agreement(ours: Iterable[Scores], theirs: Iterable[Scores]) -> Agreement:
     """Compare scores, text by text."""
     most, same, positions, nats = 0.0, 0, 0, 0.0
     for one, other in zip(ours, theirs, strict=True):
-        logs, others = log_softmax(one.astype(np.float64), -1), log_softmax(other.astype(np.float64), -1)
+        logs, others = _log_softmax(one), _log_softmax(other)
         nats += float((np.exp(logs) * (logs - others)).sum())
         most = max(most, float(np.abs(one - other).max()))
         same += int((one.argmax(-1) == other.argmax(-1)).sum())
         positions += len(one)
     return Agreement(most, same / positions, positions, nats / positions)
+
+
+def _log_softmax(scores: Scores) -> Scores:
+    return torch.from_numpy(scores).double().log_softmax(-1).numpy()

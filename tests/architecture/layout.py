@@ -16,6 +16,7 @@ PACKAGE = ROOT / "wager"
 # The longest prefix decides. `wager` itself only lists names and is judged on its own.
 LEVELS = {
     "wager.errors": 0,
+    "wager.extras": 0,
     "wager.garbage": 0,
     "wager.records": 0,
     "wager.stats": 0,
@@ -52,7 +53,7 @@ SAME_LEVEL = {"policy": {"costs", "tree"}, "trace": {"costs", "policy", "tree"},
 # Third-party names open to the torch-free rooms; the standard library always is.
 LIBRARIES = {
     "costs": {"numpy"},
-    "policy": {"numpy", "scipy.special"},
+    "policy": {"numpy"},
     "tree": {"numpy"},
     "trace": {"numpy"},
     "text": {"numpy", "tokenizers", "transformers", "jinja2", "huggingface_hub", "llguidance"},

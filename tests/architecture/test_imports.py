@@ -41,7 +41,7 @@ def test_the_root_imports_wager_only_for_type_checkers() -> None:
         ("wager.policy.auto", "import torch"),
         ("wager.policy.auto", "def late():\n    import torch.nn"),
         ("wager.policy.auto", "from wager.trace import record"),
-        ("wager.policy.auto", "from scipy import optimize"),
+        ("wager.policy.auto", "from scipy.special import lambertw"),
         ("wager.policy.auto", "from ..trace.record import Trace"),
         ("wager.text.detokenize", "from wager.tree import Tree"),
         ("wager.kvcache.pages", "from wager.kvcache.pool import Pool"),
@@ -71,10 +71,7 @@ def test_a_breach_is_seen(module: str, source: str) -> None:
     ("module", "source"),
     [
         ("wager.config", "import json\nfrom wager.errors import ConfigError"),
-        (
-            "wager.policy.auto",
-            "import numpy as np\nfrom scipy.special import lambertw\nfrom scipy import special",
-        ),
+        ("wager.policy.auto", "import numpy as np\nfrom numpy import linalg"),
         ("wager.policy.auto", "from wager.tree.build import build"),
         ("wager.trace.replay", "from wager.policy import bod\nfrom wager.tree import Tree"),
         ("wager.kvcache.prefix", "from .pages import Pages"),

@@ -30,6 +30,7 @@ from wager.cli.help import OUTPUT, policy_option
 from wager.cli.outputs import check_outputs, check_picture, progress_counter, refuse_file_name, write_errors
 from wager.config import EngineConfig, with_values
 from wager.errors import ModelError
+from wager.extras import require
 from wager.policy import check_policy, settings_from
 
 if TYPE_CHECKING:
@@ -183,6 +184,8 @@ def _peers(text: str | None) -> list[str]:
         return []
     names = list(PEERS) if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
     check_peers(names)
+    if names:
+        require("train", "--peers")
     return list(dict.fromkeys(names))
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wager.config import EngineConfig
 from wager.errors import WagerError, one_line
+from wager.extras import EXTRAS, missing_packages
 from wager.fetched import fetched_path, is_fetched
 from wager.gguf.header import is_gguf
 from wager.pairs import find_pair, shipped_folder
@@ -27,12 +28,11 @@ if TYPE_CHECKING:
 # The oldest supported release of each package, as in pyproject.toml.
 PACKAGES = {
     "torch": "2.11",
-    "transformers": "5.17",
     "numpy": "2.0",
-    "scipy": "1.13",
     "safetensors": "0.8",
     "tokenizers": "0.23.1",
     "huggingface_hub": "1.31",
+    "jinja2": "3.1.6",
     "typer": "0.28",
     "rich": "13.8",
 }
@@ -65,6 +65,8 @@ def check_machine(config: EngineConfig) -> Iterator[Finding]:
     yield Finding("python", status, version, sys.executable)
     for name, oldest in PACKAGES.items():
         yield _package(name, oldest)
+    for extra in EXTRAS:
+        yield _extra(extra)
     yield from run_check("device", lambda: _device(config.model.device))
     if config.model.weights not in ("auto", "full"):
         yield from run_check("rounding", lambda: _rounding(config))
@@ -151,6 +153,12 @@ def _package(name: str, oldest: str) -> Finding:
     if _numbers(version) < _numbers(oldest):
         return Finding(name, "fail", f"{version}; needs {oldest} or newer", "package")
     return Finding(name, "ok", version, "package")
+
+
+def _extra(extra: str) -> Finding:
+    missing = missing_packages(extra)
+    detail = f"no {', '.join(missing)}: pip install 'wager[{extra}]'" if missing else "installed"
+    return Finding(f"extra {extra}", "ok", detail, "package")
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from wager.errors import InputError
+from wager.extras import require
 
 __all__ = [
     "ProgressCallback",
@@ -43,8 +44,12 @@ def refuse_file_name(argument: str | None) -> None:
 
 
 def check_picture(path: Path | None) -> None:
-    if path is not None and path.suffix.lower() not in _PICTURES:
+    """Checks that a plot of this name can be drawn. Raises InputError if not."""
+    if path is None:
+        return
+    if path.suffix.lower() not in _PICTURES:
         raise InputError(f"{path} must end in {', '.join(_PICTURES)}", field="plot")
+    require("plot", "--plot")
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
 from wager.cli.flags import (
@@ -21,15 +20,14 @@ from wager.cli.flags import (
     with_flags,
 )
 from wager.cli.notices import announce_native
-from wager.errors import ConfigError, InputError
+from wager.errors import ConfigError
+from wager.extras import require
 from wager.policy import check_policy, settings_from
 from wager.resolve import Resolved
 from wager.server_config import ServeConfig
 
 if TYPE_CHECKING:
     from wager.server.model_service import ModelService
-
-_REQUIRED_PACKAGES = ("fastapi", "uvicorn", "pydantic")
 
 
 @with_flags(source_flags(), config_flags(ServeConfig))
@@ -58,9 +56,7 @@ def serve(
 
 
 def _check(config: ServeConfig) -> None:
-    missing = [name for name in _REQUIRED_PACKAGES if find_spec(name) is None]
-    if missing:
-        raise InputError(f"{', '.join(missing)} not installed: pip install 'wager[server]'", "serve")
+    require("server", "wager serve")
     if not config.model.model:
         raise ConfigError("model", "", "a folder or a published name (see `wager models`)")
     check_policy(config.policy.policy, settings_from(config.policy))

@@ -20,6 +20,7 @@ from wager.cli.train_assessment import Assessment, assess, time_steps
 from wager.cli.train_screen import deferred_interrupt, training_screen
 from wager.config import with_values
 from wager.errors import ConfigError, InputError, ModelError, WagerError, one_line
+from wager.extras import require
 from wager.pairs import DEMO
 from wager.resolve import resolve
 from wager.train.settings import DrafterSettings
@@ -98,6 +99,7 @@ def train(
     files = corpus_files(corpus, more)
     if out is None:
         raise InputError("is missing: name the folder for the drafter", field="out")
+    require("train", "wager train")
     with one_line_errors(), training_screen() as listener:
         from wager.engine.assemble import find_folder
         from wager.train.drafter_training import DrafterTraining

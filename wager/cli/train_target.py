@@ -22,6 +22,7 @@ from wager.cli.train import (
 )
 from wager.cli.train_screen import deferred_interrupt, training_screen
 from wager.errors import InputError
+from wager.extras import require
 from wager.resolve import resolve
 from wager.train.settings import TargetSettings
 
@@ -48,6 +49,7 @@ def train_target(
     files = corpus_files(corpus, more)
     if out is None:
         raise InputError("is missing: name the folder for the target", field="out")
+    require("train", "wager train-target")
     with one_line_errors(), training_screen() as listener:
         from wager.train.target_training import TargetTraining
 

@@ -1,4 +1,4 @@
-"""HOW MUCH TO BET? Pure mathematics: numpy and scipy.special at most, no torch, no tokens.
+"""HOW MUCH TO BET? Pure mathematics: numpy at most, no torch, no tokens.
 
 Read base.py first (the interface), then auto.py (the default policy and its objective), then what it stands
 on: options.py (the objective as numbers), yields.py (what drafts give), `wager.costs` (what steps take),

@@ -13,6 +13,7 @@ from typing import Any
 import tokenizers
 
 from wager.errors import InputError, ModelError
+from wager.extras import require
 from wager.gguf.header import is_gguf, read_header
 from wager.gguf.target_config import end_ids
 from wager.text.gguf_tokenizer import build_tokenizer, has_words
@@ -221,6 +222,7 @@ def _add_missing(backend: tokenizers.Tokenizer, settings: dict[str, Any], folder
 
 
 def _through_transformers(folder: Path) -> tuple[tokenizers.Tokenizer, dict[str, str]]:
+    require("train", f"{folder}: a tokenizer without tokenizer.json")
     from transformers import AutoTokenizer
 
     try:
