@@ -269,8 +269,7 @@ def test_the_implementation_of_passes_is_shown_with_its_reason(
         found = examine(pair, "--device", "cpu", *flags).checks["passes"]
         return found.detail, found.source
 
-    detail, reason = passes()
-    assert detail == "plain torch" and "weights are few" in reason
+    assert passes()[0] == "plain torch until the native passes are built"
     assert passes("--native", "off") == ("plain torch", "not asked for")
     assert "float64" in passes("--native", "on", "--dtype", "float64")[1]
     assert passes("--native", "on")[0] == "plain torch until the native passes are built"

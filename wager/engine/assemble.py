@@ -21,7 +21,13 @@ from wager.draft.base import Drafter, PoolShape
 from wager.engine.calibrate import prepare_costs
 from wager.engine.device import make_runner, warm
 from wager.engine.engine import Engine, Parts
-from wager.engine.native_passes import pass_notes, try_native_passes, use_idle_moment, wait_for_native_passes
+from wager.engine.native_passes import (
+    pass_notes,
+    try_native_passes,
+    use_idle_moment,
+    wait_for_native_passes,
+    warn_without_native_passes,
+)
 from wager.engine.scheduler import Memory, Scheduler
 from wager.errors import CapacityError, ModelError
 from wager.fetched import fetched_path, is_fetched
@@ -96,6 +102,8 @@ def build_engine(config: EngineConfig, seed: int = 0) -> Engine:
     warm(engine)
     prepare_costs(engine, config)
     try_native_passes(engine)  # starts what has to be built: until here loading had the machine to itself
+    if config.model.native == "on":
+        warn_without_native_passes(engine)
     return engine
 
 
@@ -196,8 +204,8 @@ def load_drafters(
         return {}
     shape = PoolShape(num_pages, config.cache.page_size, max_context)
     folder = name if name in DRAFTERS else str(find_folder(name))
-    # The drafter's passes are of the target's kind, however small the drafter is.
-    native = "off" if runner.decoder.native_loader.is_refused else "on"
+    # The drafter's passes are of the target's kind.
+    native = "off" if runner.decoder.native_loader.is_refused else "auto"
     source = DraftSource(
         dtype=runner.decoder.dtype,
         device=runner.device,

@@ -57,6 +57,13 @@ def wait_for_native_passes(engine: Engine, tell: Callable[[str], None]) -> None:
     try_native_passes(engine, wait=True)
 
 
+def warn_without_native_passes(engine: Engine) -> None:
+    """Warns if the passes of the target will not become native, because the user has asked for that."""
+    loader = engine.runner.decoder.native_loader
+    if loader.reason and not loader.may_become_ready and not loader.is_large:
+        log.warning("native passes cannot be used: %s", loader.reason)
+
+
 def networks(parts: Parts) -> list[NativeNetwork]:
     """Returns every network of an engine: the target and those that the drafters name."""
     found: list[NativeNetwork] = [parts.runner.decoder]

@@ -53,21 +53,31 @@ def test_off_and_other_layouts_are_noted(ready: Library, world: World) -> None:
     assert "in_out" in str(engine_of(world, layout="in_out").parts.notes["passes"])
 
 
-def test_small_models_ask_by_name_and_drafters_go_with_their_target(
-    ready: Library, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_size_is_native_and_drafters_go_with_their_target(ready: Library, world: World) -> None:
     def passes(**settings: Any) -> list[str]:
         engine = engine_of(world, "block", "fixed:3", **settings)
         return [
             network.native_loader.reason for network in (engine.runner.decoder, engine.drafters["block"].net)
         ]
 
-    target, drafter = passes(native="auto")
-    assert "weights are few" in target and drafter == "not asked for"
-    assert passes(native="auto", weights="int8") == ["", ""]  # int8 asks for them too
-    assert passes(native="on") == ["", ""]
-    monkeypatch.setattr("wager.nn.native.loader.MIN_AUTO_WEIGHTS", 10)
-    assert passes(native="auto") == ["", ""]
+    assert passes(native="auto") == passes(native="on") == ["", ""]
+    assert passes(native="auto", weights="int8") == ["", ""]
+    assert passes(native="off") == ["not asked for", "not asked for"]
+    assert passes(native="auto", dtype="float64") == ["only float32, not float64", "not asked for"]
+
+
+def test_a_wish_that_cannot_be_met_is_answered(
+    own_library_state: LibraryState, library: Library, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    own_library_state.reason, own_library_state.may_become_ready = "no C++ compiler was found", False
+    engine_of(world, native="auto")
+    assert not caplog.records
+    engine_of(world, native="on")
+    assert caplog.messages == ["native passes cannot be used: no C++ compiler was found"]
+    caplog.clear()
+    own_library_state.library = library
+    engine_of(world, native="on")
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
 def test_the_change_waits_for_the_last_text(
