@@ -17,6 +17,7 @@ PACKAGE = ROOT / "wager"
 LEVELS = {
     "wager.errors": 0,
     "wager.garbage": 0,
+    "wager.threads": 0,
     "wager.records": 0,
     "wager.stats": 0,
     "wager.config": 0,
