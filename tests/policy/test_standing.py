@@ -4,27 +4,33 @@ from typing import Any
 
 import pytest
 
-from wager.policy import PLAIN, Plan, Row
+from wager.policy import PLAIN, Offer, Plan, Row, RowOutcome, StepOutcome
 from wager.policy.auto import Auto
-from wager.policy.standing import CLEARLY, NEARLY, STANDING_STEPS, Price, StandingPlan
+from wager.policy.standing import NEARLY, STANDING_STEPS, Price, StandingPlan
 from wager.trace import Noise, ReplayOptions, demo_traces, load_costs, replay
 
 PRICE = Price(2.0, 1.0)
 PLAN = Plan((PLAIN,))
 
 
-def kept(rows: list[Row], value: float = -1.0) -> StandingPlan:
+def outcome(rows: list[Row], plan: Plan | None = PLAN) -> StepOutcome:
+    return StepOutcome([RowOutcome(row, PLAIN, 0, 0, 1) for row in rows], len(rows), 5.0, plan=plan)
+
+
+def kept(rows: list[Row]) -> StandingPlan:
     standing = StandingPlan()
-    standing.keep(rows, PLAN, value, PRICE)
+    standing.learn(outcome(rows), PRICE, has_learned=False)
     return standing
 
 
 def test_a_plan_stands_for_a_few_steps_of_the_same_rows() -> None:
-    rows = [Row(1, context_len=10, max_depth=100)]
-    standing = kept(rows)
+    standing = kept([Row(1, context_len=10, max_depth=100)])
     assert standing.price == Price(NEARLY * 2.0, NEARLY * 1.0)
     later = [Row(1, context_len=11, max_depth=99)]  # a step later nothing has changed that matters
-    assert [standing.take(later) for _ in range(STANDING_STEPS)] == [PLAN] * (STANDING_STEPS - 1) + [None]
+    for _ in range(STANDING_STEPS):
+        assert standing.plan_of(later) is standing.plan_of(later) is PLAN
+        standing.learn(outcome(later), PRICE, has_learned=False)
+    assert standing.plan_of(later) is None
 
 
 @pytest.mark.parametrize(
@@ -43,17 +49,19 @@ def test_a_plan_stands_for_a_few_steps_of_the_same_rows() -> None:
 )
 def test_other_rows_need_a_plan_of_their_own(change: dict[str, Any]) -> None:
     row = Row(1, context_len=10)
-    assert kept([row]).take([row._replace(**change)]) is None
-    assert kept([row]).take([row, row._replace(request_id=2)]) is None
-    assert kept([row]).take([row]) is PLAN
+    assert kept([row]).plan_of([row._replace(**change)]) is None
+    assert kept([row]).plan_of([row, row._replace(request_id=2)]) is None
+    assert kept([row]).plan_of([row]) is PLAN
 
 
-def test_only_clear_cases_stand_until_something_is_learned() -> None:
+def test_it_falls_when_something_is_learned_or_another_plan_was_made() -> None:
     rows = [Row(1)]
-    assert kept(rows, -0.9 * CLEARLY).take(rows) is None
-    standing = kept(rows)
-    standing.drop()
-    assert standing.take(rows) is None
+    drafts = Plan((Offer("draft"),))
+    cases = ((PLAN, PRICE, True), (Plan((PLAIN,)), None, False), (None, None, False), (drafts, PRICE, False))
+    for taken, price, has_learned in cases:
+        standing = kept(rows)
+        standing.learn(outcome(rows, taken), price, has_learned=has_learned)
+        assert standing.plan_of(rows) is None
 
 
 @pytest.mark.parametrize(("kind", "most"), [("prose", 0.6), ("dialog", 1.0)])
@@ -75,7 +83,7 @@ def test_decisions_stay_and_few_are_computed(kind: str, most: float, monkeypatch
         return [(step.num_nodes, step.emitted) for step in found.steps], views[0]
 
     with_standing, few = run()
-    monkeypatch.setattr(StandingPlan, "take", lambda *_: None)
+    monkeypatch.setattr(StandingPlan, "plan_of", lambda *_: None)
     without, all_of_them = run()
     assert with_standing == without
     assert few <= most * all_of_them

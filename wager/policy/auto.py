@@ -46,7 +46,7 @@ from wager.policy.exploration import EXPLORED_SHARE, Exploration
 from wager.policy.ledger import START_ALLOWANCE
 from wager.policy.options import Option, StepView, best_nodes, best_shares, options_of, view_step
 from wager.policy.pace import Paces
-from wager.policy.standing import Price, StandingPlan
+from wager.policy.standing import CLEARLY, Price, StandingPlan
 from wager.policy.yields import LEARNED_CURVES, Yields
 from wager.tree import Forest, build_forest
 
@@ -89,6 +89,8 @@ class _Details(NamedTuple):
     """V of the best plan."""
     loss_ms: float = 0.0
     """Expected loss of an exploration; 0 for the best plan."""
+    price: Price | None = None
+    """Set for a plain plan that may stand: the price of an exploration."""
 
 
 class Auto:
@@ -128,7 +130,7 @@ class Auto:
         costs, offers = self.experience.costs, (PLAIN,) * len(rows)
         if not costs.measured or not any(row.can_draft for row in rows):
             return Plan(offers, None, _Details())
-        standing = self.standing.take(rows)
+        standing = self.standing.plan_of(rows)
         if standing is not None and not self._can_explore(_details(standing).step, rows, self.standing.price):
             return standing
         step = self._view(rows)
@@ -149,8 +151,7 @@ class Auto:
             value, best = best.value, min(options, key=_price_of_information)
             price = Price(best.risk_ms, best.draft_ms)
             if not self._can_explore(step, rows, price):
-                self.standing.keep(rows, plain, value, price)
-                return plain
+                return plain._replace(details=details._replace(price=price)) if value < -CLEARLY else plain
             details = details._replace(loss_ms=best.risk_ms)
         if best.draft_ms > allowance_ms:
             return plain
@@ -267,8 +268,9 @@ class Auto:
 
     def learn(self, outcome: StepOutcome) -> None:
         drafted = [share for share in outcome.rows if share.draft is not None]
-        if drafted or outcome.evidence:
-            self.standing.drop()
+        plan = outcome.plan
+        price = plan.details.price if plan and isinstance(plan.details, _Details) else None
+        self.standing.learn(outcome, price, has_learned=bool(drafted or outcome.evidence))
         deviations = [self.yields.learn_evidence(item) for item in outcome.evidence]
         for number, share in enumerate(drafted):
             assert share.draft is not None

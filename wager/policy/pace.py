@@ -59,9 +59,9 @@ class Paces:
             return
         num_rows, context_len = len(shares), longest_context([share.row for share in shares])
         curve = costs.curve(num_rows, context_len)
-        offers = [share.offer for share in shares if share.offer.drafter]
+        drafting = Counter([share.offer for share in shares if share.offer.drafter])
         spent_ms = float(curve[min(outcome.num_tokens, MAX_TOKENS)])
-        for (drafter, depth), num_drafting in Counter(offers).items() if offers else ():
+        for (drafter, depth), num_drafting in drafting.items():
             if drafter is not None:
                 spent_ms += costs.draft_ms(drafter, DraftShape(num_drafting, depth))
         spent = spent_ms / float(curve[min(num_rows, MAX_TOKENS)])

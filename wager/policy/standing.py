@@ -11,10 +11,10 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from wager.costs import MAX_TOKENS, context_range
-from wager.policy.base import Plan, Row
+from wager.policy.base import Plan, Row, StepOutcome
 
 STANDING_STEPS = 8
-"""Steps for which a plan stands at most."""
+"""Further steps for which a plan stands at most."""
 CLEARLY = 0.1
 """V below zero from which a draft is clearly not worth its time: a few steps do not change that."""
 NEARLY = 0.9
@@ -38,25 +38,23 @@ class StandingPlan:
         self.price = Price()
         """If an exploration of this price is possible, the plan must be computed again."""
 
-    def keep(self, rows: Sequence[Row], plan: Plan, value: float, price: Price) -> None:
-        """A plan is plain, because its best draft has this value and an exploration this price."""
-        if value >= -CLEARLY:
-            return
-        self._plan, self._keys, self._steps = plan, _keys(rows), STANDING_STEPS
-        self.price = Price(NEARLY * price.risk_ms, NEARLY * price.draft_ms)
-
-    def take(self, rows: Sequence[Row]) -> Plan | None:
+    def plan_of(self, rows: Sequence[Row]) -> Plan | None:
         """Returns the plan for a step of these rows; None if it has to be computed."""
-        if self._plan is None:
-            return None
-        self._steps -= 1
-        if self._steps <= 0 or _keys(rows) != self._keys:
-            self.drop()
-        return self._plan
+        return self._plan if self._plan is not None and _keys(rows) == self._keys else None
 
-    def drop(self) -> None:
-        """Something was learned about drafts."""
-        self._plan = None
+    def learn(self, outcome: StepOutcome, price: Price | None, *, has_learned: bool) -> None:
+        """A step was taken. `price` is set if its plan may stand; `has_learned`: drafts are known better."""
+        plan = outcome.plan
+        if has_learned or plan is None or plan.drafts or price is None:
+            self._plan = None
+        elif plan is self._plan:
+            self._steps -= 1
+            if not self._steps:
+                self._plan = None
+        else:
+            self._plan, self._keys = plan, _keys([share.row for share in outcome.rows])
+            self._steps = STANDING_STEPS
+            self.price = Price(NEARLY * price.risk_ms, NEARLY * price.draft_ms)
 
 
 class _Key(NamedTuple):
