@@ -3,11 +3,12 @@
 from typing import Any
 
 import pytest
+import torch
 
 from tests.equivalence.world import Job, World, alone, drive, make_engine, make_world, prompt
 from wager.costs import CostModel
 from wager.engine.engine import Engine
-from wager.nn.native.library import Library, LibraryState
+from wager.nn.native.library import Library, LibraryState, num_threads
 from wager.records import SamplingParams
 
 SETTINGS: dict[str, Any] = {"dtype": "float32", "layout": "auto", "threads": 2, "native": "on"}
@@ -148,3 +149,15 @@ def test_a_large_model_has_the_library_built_for_its_next_start(
     job = jobs(1)[0]
     engine.add("first", job.prompt, job.params)
     assert "next start" in engine.runner.decoder.native_loader.reason and engine.runner.decoder.layers
+
+
+def test_torch_has_one_thread_beside_native_passes(ready: Library, world: World) -> None:
+    """Engines of one process take turns, each with its own number."""
+    native, plain = engine_of(world, threads=3), engine_of(world, threads=2, native="off")
+    assert (torch.get_num_threads(), num_threads()) == (2, 2)
+    job = jobs(1)[0]
+    native.add("first", job.prompt, job.params)
+    assert (torch.get_num_threads(), num_threads()) == (1, 3)
+    plain.add("second", job.prompt, job.params)
+    assert (torch.get_num_threads(), num_threads()) == (2, 2)
+    assert (native.parts.notes["threads"], plain.parts.notes["threads"]) == (3, 2)
