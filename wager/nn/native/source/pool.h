@@ -1,9 +1,9 @@
 // Threads of this library's own, and how they wait: they spin for some microseconds, then sleep.
 //
 // Sleeping is what keeps a pass fast on a busy machine: a core whose thread sleeps takes over the thread that is
-// waited for, if another program has suspended that one. A caller never waits for a thread to arrive. It announces
-// a job, works on it alone, and waits at the end only for the threads that have joined. If the pool is taken by
-// another caller, a job runs on the calling thread. A forked child has a new pool, since it has no threads.
+// waited for, if another program has suspended that one. A caller never waits for a thread to arrive: it announces
+// a job, works on it at once, and waits at the end only for the threads that have joined. If another caller has the
+// pool, the job runs on the calling thread alone. A forked child has a new pool, because it has no threads.
 #pragma once
 
 #include <atomic>
@@ -28,8 +28,6 @@
 #else
 #define WAGER_PAUSE()
 #endif
-
-namespace {
 
 // Threads that sleep until a condition holds. Whoever makes it true calls `wake` afterwards, which costs one load
 // while nobody sleeps. Both sides use the total order of sequentially consistent operations.
@@ -141,9 +139,9 @@ class ThreadPool {
 };
 
 // The pool of this process. It is never deleted, because its threads end with the process.
-std::atomic<ThreadPool*> the_pool{nullptr};
+static std::atomic<ThreadPool*> the_pool{nullptr};
 
-ThreadPool& pool_of_process() {
+static ThreadPool& pool_of_process() {
     ThreadPool* found = the_pool.load(std::memory_order_acquire);
     if (found) return *found;
     ThreadPool* made = new ThreadPool;
@@ -157,5 +155,3 @@ ThreadPool& pool_of_process() {
 #endif
     return *made;
 }
-
-}  // namespace
