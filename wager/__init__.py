@@ -1,10 +1,11 @@
 """Wager: an adaptive speculative-decoding runtime.
 
-This file holds the public names and nothing else. They are resolved on first use, so that `import wager`
-imports neither torch nor numpy and the command line starts at once. To read the code, begin with
+This file holds the public names. They are resolved on first use, so that `import wager` imports neither torch
+nor numpy and the command line starts at once. To read the code, begin with
 docs/architecture.md.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,12 @@ __all__ = [
     "__version__",
     "bod_optimal_bet",
 ]
+
+# Threads of plain torch sleep after some 20 microseconds of waiting. By default they look for work 300,000
+# times, and keep a core from the thread that they wait for if another program has suspended that one. OpenMP
+# reads this when torch is imported.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 _HOMES = {
     "AsyncLLM": "wager.llm",

@@ -205,7 +205,7 @@ class ModelConfig:
         "auto",
         _one_of("auto", "on", "off"),
         "Use compiled passes on a CPU in float32, as soon as they have been built in the background; "
-        "auto: for models of 50 million weights or more.",
+        "on: with a warning if that is impossible.",
     )
     kernels: str = _field(
         "auto",

@@ -18,6 +18,7 @@ LEVELS = {
     "wager.errors": 0,
     "wager.extras": 0,
     "wager.garbage": 0,
+    "wager.threads": 0,
     "wager.records": 0,
     "wager.stats": 0,
     "wager.config": 0,

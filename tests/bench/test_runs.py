@@ -206,7 +206,7 @@ def test_a_question_is_put_as_a_chat_where_there_is_a_template(
 @pytest.fixture(scope="module")
 def source(pair: World, llm: LLM) -> PeerSource:
     folder = llm.engine.parts.folder
-    return PeerSource(folder, assistant_beside(folder, "auto"), torch.float64, torch.device("cpu"))
+    return PeerSource(folder, assistant_beside(folder, "auto"), torch.float64, torch.device("cpu"), 1)
 
 
 def test_peers_write_the_same_text(llm: LLM, prompts: list[Encoded], source: PeerSource) -> None:

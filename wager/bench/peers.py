@@ -35,6 +35,8 @@ class PeerSource(NamedTuple):
     assistant: Path | None
     dtype: torch.dtype
     device: torch.device
+    threads: int
+    """Number of threads on a CPU; 0: as many as torch has."""
 
 
 class _FirstToken:
@@ -64,8 +66,11 @@ class Assistance(NamedTuple):
 class Peer:
     """One generation method of transformers."""
 
-    def __init__(self, name: str, model: Any, assistance: Assistance, *, compared: bool) -> None:
+    def __init__(
+        self, name: str, model: Any, assistance: Assistance, *, compared: bool, threads: int = 0
+    ) -> None:
         self.name, self.model, self.assistance, self.compared = name, model, assistance, compared
+        self._threads = threads
 
     def begin(self) -> None:
         """Does nothing, because a peer keeps no state between answers."""
@@ -74,6 +79,8 @@ class Peer:
         settings = _settings(params, self.assistance.lookup_tokens)
         if params.seed is not None:
             torch.manual_seed(params.seed)
+        if self._threads:  # the engine takes threads from torch for its own passes
+            torch.set_num_threads(self._threads)
         try:
             with _quiet(), torch.inference_mode():
                 return self._generate(prompt_ids, settings)
@@ -108,7 +115,7 @@ def load_peers(names: Sequence[str], source: PeerSource, *, greedy: bool) -> lis
         if source.assistant is None:
             raise ConfigError("peers", "assisted", "--assistant FOLDER, a small model of the same tokens")
         kinds["assisted"] = Assistance(_load(source.assistant, source))
-    return [Peer(name, model, kinds[name], compared=greedy) for name in names]
+    return [Peer(name, model, kinds[name], compared=greedy, threads=source.threads) for name in names]
 
 
 def assistant_beside(target: Path, drafter: str) -> Path | None:

@@ -220,7 +220,7 @@ def _contenders(llm: LLM, task: _Task, profiler: Profiler | None) -> list[Conten
     assistant = None if task.assistant is None else find_folder(task.assistant)
     if assistant is None and "assisted" in task.peers:
         assistant = assistant_beside(folder, task.config.model.drafter)
-    source = PeerSource(folder, assistant, decoder.dtype, decoder.device)
+    source = PeerSource(folder, assistant, decoder.dtype, decoder.device, llm.engine.parts.num_threads)
     policies = [PolicyContender(llm, name, profiler) for name in (BASELINE, *task.policies)]
     return [*policies, *load_peers(task.peers, source, greedy=task.options.temperature == 0.0)]
 

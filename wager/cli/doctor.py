@@ -22,7 +22,6 @@ from wager.cli.doctor_checks import (
     check_passes,
     check_target,
     config_source,
-    usable_cores,
 )
 from wager.cli.doctor_drafter import check_drafter, drafter_folder
 from wager.cli.flags import config_flags, model_argument, resolve_config, source_flags, with_flags
@@ -31,6 +30,7 @@ from wager.config import EngineConfig
 from wager.errors import ConfigError
 from wager.policy import check_policy, settings_from
 from wager.resolve import Resolved
+from wager.threads import choose_threads
 
 _MARKS = {"ok": "ok  ", "warn": "WARN", "fail": "FAIL"}
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -105,7 +105,8 @@ def _resolve_auto(settings: Resolved[EngineConfig], target: Target | None) -> Re
         reason = "auto: a CUDA device was found" if has_cuda else "auto: no CUDA device was found"
         settings = settings.choose("device", "cuda" if has_cuda else "cpu", reason)
     if config.threads == 0:
-        settings = settings.choose("threads", usable_cores(), "0: all cores that this process may use")
+        threads = choose_threads()
+        settings = settings.choose("threads", threads.number, f"0: {threads.source}")
     if target is None:
         return settings
     source = f"auto: {config_source(target.folder)}"

@@ -21,6 +21,7 @@ from wager.extras import EXTRAS, missing_packages
 from wager.fetched import fetched_path, is_fetched
 from wager.gguf.header import is_gguf
 from wager.pairs import find_pair, shipped_folder
+from wager.threads import usable_cpus
 
 if TYPE_CHECKING:
     from wager.nn.models.decoder import DecoderSpec
@@ -105,10 +106,6 @@ def check_calibration(config: EngineConfig, target: Target | None) -> Iterator[F
         yield from run_check("calibration", lambda: _calibrations(config, target))
 
 
-def usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def local_folder(name: str) -> Path | None:
     """Returns the place of a model: the demo's, a path, or a published name in the download cache.
 
@@ -176,7 +173,7 @@ def _device(requested: str) -> Iterator[Finding]:
         yield Finding("device", "fail", f"{requested} was requested, but there is no CUDA device", "config")
     else:
         gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-        yield Finding("device", "ok", f"cpu, {usable_cores()} cores, {gib:.0f} GiB", "no CUDA device")
+        yield Finding("device", "ok", f"cpu, {len(usable_cpus())} cores, {gib:.0f} GiB", "no CUDA device")
 
 
 def _rounding(config: EngineConfig) -> Iterator[Finding]:

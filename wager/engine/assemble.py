@@ -22,7 +22,14 @@ from wager.draft.base import Drafter, PoolShape
 from wager.engine.calibrate import prepare_costs
 from wager.engine.device import make_runner, warm
 from wager.engine.engine import Engine, Parts
-from wager.engine.native_passes import pass_notes, try_native_passes, use_idle_moment, wait_for_native_passes
+from wager.engine.native_passes import (
+    pass_notes,
+    try_native_passes,
+    use_idle_moment,
+    use_own_threads,
+    wait_for_native_passes,
+    warn_without_native_passes,
+)
 from wager.engine.scheduler import Memory, Scheduler
 from wager.errors import CapacityError, ConfigError, ModelError
 from wager.fetched import fetched_path, is_fetched
@@ -41,6 +48,7 @@ from wager.policy import Controller, Experience, Ledger
 from wager.policy.names import settings_from
 from wager.target import TargetRunner
 from wager.text.tokenizer import Tokenizer, has_tokenizer, model_eos_ids
+from wager.threads import choose_threads
 
 log = logging.getLogger("wager.engine")
 
@@ -68,7 +76,8 @@ def build_engine(config: EngineConfig, seed: int = 0) -> Engine:
     """Loads everything; the engine is ready for requests. Raises ModelError and others, with a line each."""
     device = pick_device(config.model.device)
     config = with_page_size(config, str(device.value))
-    set_threads(config.threads)
+    num_threads = choose_threads(config.threads).number
+    torch.set_num_threads(num_threads)
     folder = find_folder(config.model.model)
     model = config.model
     decoder = load_target(
@@ -92,12 +101,16 @@ def build_engine(config: EngineConfig, seed: int = 0) -> Engine:
         seed,
         folder,
     )
+    parts.num_threads = num_threads
     parts.notes = _notes(config, device, wanted, parts)
     parts.when_idle, parts.settle = use_idle_moment, wait_for_native_passes
     engine = Engine(parts)
+    use_own_threads(engine)
     warm(engine)
     prepare_costs(engine, config)
     try_native_passes(engine)  # starts what has to be built: until here loading had the machine to itself
+    if config.model.native == "on":
+        warn_without_native_passes(engine)
     return engine
 
 
@@ -188,13 +201,6 @@ def pick_device(device: str) -> Found:
     return Found("cpu", "no CUDA device is present")
 
 
-def set_threads(threads: int) -> None:
-    """Sets the threads of CPU passes: as many as asked for, or as this process has cores."""
-    wanted = threads or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else threads
-    if wanted and torch.get_num_threads() != wanted:
-        torch.set_num_threads(wanted)
-
-
 def pick_drafter(asked: str, model: str, folder: Path) -> Found:
     """Returns the drafter that was asked for, otherwise the target's known partner, otherwise `lookup`."""
     if asked != "auto":
@@ -224,8 +230,8 @@ def load_drafters(
         return {}
     shape = PoolShape(num_pages, config.cache.page_size, max_context)
     folder = name if name in DRAFTERS else str(find_folder(name))
-    # The drafter's passes are of the target's kind, however small the drafter is.
-    native = "off" if runner.decoder.native_loader.is_refused else "on"
+    # The drafter's passes are of the target's kind.
+    native = "off" if runner.decoder.native_loader.is_refused else "auto"
     source = DraftSource(
         dtype=runner.decoder.dtype,
         device=runner.device,
@@ -308,7 +314,7 @@ def _notes(config: EngineConfig, device: Found, wanted: Found, parts: Parts) -> 
         "device": {"value": str(decoder.device), "source": device.source},
         "dtype": str(decoder.dtype).removeprefix("torch."),
         **pass_notes(parts),
-        "threads": torch.get_num_threads(),
+        "threads": parts.num_threads,
         "drafter": {"value": list(parts.drafters) or ["none"], "source": wanted.source},
         "policy": parts.controller.policy.name,
         "max_context": parts.max_context,

@@ -176,7 +176,7 @@ def key_of(parts: Parts) -> Key:
     return {
         "device": device_name(runner.device),
         "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
+        "threads": parts.num_threads,
         "model_type": decoder.spec.model_type,
         "shape": shape_digest(decoder.spec),
         "drafters": {name: cost_file.digest(one) for name, one in drafters.items()},

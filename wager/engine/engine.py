@@ -67,6 +67,8 @@ class Parts:
     """Waits for what is prepared in the background."""
     make_costs: Callable[[], CostModel] = CostModel
     """Makes a new cost model from all that is known about passes before any has run."""
+    num_threads: int = 0
+    """Number of threads of CPU passes; 0: as many as torch has."""
     spare_time: Callable[[], bool] | None = None
     """Does a little of the work that can wait while nothing runs; returns whether there is more of it."""
 

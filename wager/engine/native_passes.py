@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+import torch
+
 from wager.engine.engine import Engine, Parts
-from wager.nn.native.library import pause_build, wait_for_library
+from wager.nn.native.library import pause_build, set_threads, wait_for_library
 from wager.nn.native.loader import BUILD_PAUSE_S, NativeNetwork
 from wager.nn.native.pack import return_freed_memory
 
@@ -21,6 +23,7 @@ log = logging.getLogger("wager.engine")
 def use_idle_moment(engine: Engine) -> None:
     """Makes the changes that are only allowed while nothing runs."""
     try_native_passes(engine)
+    use_own_threads(engine)
     pause_build(BUILD_PAUSE_S)
     engine.runner.when_idle()
 
@@ -42,7 +45,23 @@ def try_native_passes(engine: Engine, *, wait: bool = False) -> None:
     if engine.scheduler.memory.index is not None:
         engine.scheduler.memory.index.clear()
     parts.notes |= pass_notes(parts)
+    use_own_threads(engine)
     log.info("passes are native from here on: %s", parts.runner.decoder.layout)
+
+
+def use_own_threads(engine: Engine) -> None:
+    """Sets this engine's threads for the process.
+
+    Beside native passes torch has one thread: what is left to it takes microseconds, and threads of two pools
+    would wait for each other's cores.
+    """
+    count, decoder = engine.parts.num_threads, engine.runner.decoder
+    if not count:
+        return
+    set_threads(count)
+    wanted = count if decoder.native_loader.reason else 1
+    if torch.get_num_threads() != wanted:
+        torch.set_num_threads(wanted)
 
 
 def wait_for_native_passes(engine: Engine, tell: Callable[[str], None]) -> None:
@@ -55,6 +74,13 @@ def wait_for_native_passes(engine: Engine, tell: Callable[[str], None]) -> None:
     tell("native passes are being built for this machine, once")
     wait_for_library()
     try_native_passes(engine, wait=True)
+
+
+def warn_without_native_passes(engine: Engine) -> None:
+    """Warns if the passes of the target will not become native, because the user has asked for that."""
+    loader = engine.runner.decoder.native_loader
+    if loader.reason and not loader.may_become_ready and not loader.is_large:
+        log.warning("native passes cannot be used: %s", loader.reason)
 
 
 def networks(parts: Parts) -> list[NativeNetwork]:

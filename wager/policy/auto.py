@@ -48,6 +48,7 @@ from wager.policy.exploration import EXPLORED_SHARE, Exploration
 from wager.policy.ledger import START_ALLOWANCE
 from wager.policy.options import Option, StepView, best_nodes, best_shares, options_of, view_step
 from wager.policy.pace import Paces
+from wager.policy.standing import CLEARLY, Price, StandingPlan
 from wager.policy.yields import LEARNED_CURVES, Yields
 from wager.tree import Forest, build_forest
 
@@ -95,6 +96,8 @@ class _Details(NamedTuple):
     """V of the best plan."""
     loss_ms: float = 0.0
     """Expected loss of an exploration; 0 for the best plan."""
+    price: Price | None = None
+    """Set for a plain plan that may stand: the price of an exploration."""
 
 
 class Auto:
@@ -108,6 +111,7 @@ class Auto:
         self.yields = Yields(experience.survival)
         self.paces = Paces()
         self.exploration = Exploration()
+        self.standing = StandingPlan()
         self._explored_ms = 0.0
         """What the latest exploration has lost, until its draft is compared with the text."""
         self._balance_ms = 0.0
@@ -133,6 +137,9 @@ class Auto:
         costs, offers = self.experience.costs, (PLAIN,) * len(rows)
         if not costs.measured or not any(row.can_draft for row in rows):
             return Plan(offers, None, _Details(), _NO_DRAFT if costs.measured else _UNMEASURED)
+        standing = self.standing.plan_of(rows)
+        if standing is not None and not self._can_explore(_details(standing).step, rows, self.standing.price):
+            return standing
         step = self._view(rows)
         plain = Plan(offers, Prediction(step.num_emitting, step.base_ms), _Details(step), _TIMING)
         options = self._options(step, rows) if len(step.prices) > 1 else []
@@ -150,17 +157,27 @@ class Auto:
             if best.risk_ms > 0.0:  # It pays only if rows go on drafting, so part of the allowance is kept.
                 allowance_ms -= START_ALLOWANCE * step.plain_ms
         else:
-            best = min(options, key=_price_of_information)
-            # Many rows show at once what one row shows in time, so only one row has to pause.
-            is_due = len(rows) > 1 or self.exploration.is_due
-            if not is_due or not self.exploration.affords(best.risk_ms):
-                return plain._replace(declined=_declined(Reason.PRICE, step, best))
+            value, best = best.value, min(options, key=_price_of_information)
+            price = Price(best.risk_ms, best.draft_ms)
+            if not self._can_explore(step, rows, price):
+                plain = plain._replace(declined=_declined(Reason.PRICE, step, best))
+                return plain._replace(details=details._replace(price=price)) if value < -CLEARLY else plain
             details = details._replace(loss_ms=best.risk_ms)
         if best.draft_ms > allowance_ms:
             return plain._replace(declined=_declined(Reason.LEDGER, step, best))
         tokens = step.num_emitting + sum([best.gains[i] / float(step.weights[i]) for i in best.rows])
         prediction = Prediction(tokens, step.base_ms + best.draft_ms)
         return Plan(self._offers(step, rows, best, options), prediction, details)
+
+    def _can_explore(self, step: StepView | None, rows: Sequence[Row], price: Price) -> bool:
+        """Whether another exploration is due, and the budget and the ledger cover it.
+
+        Many rows show at once what one row shows in time, so only one row has to pause.
+        """
+        is_due = len(rows) > 1 or self.exploration.is_due
+        if step is None or not is_due or not self.exploration.affords(price.risk_ms):
+            return False
+        return price.draft_ms <= self._allowance_ms(step)
 
     def _view(self, rows: Sequence[Row]) -> StepView:
         """The step of these rows, with the prices of all numbers of nodes that it may have."""
@@ -261,6 +278,9 @@ class Auto:
 
     def learn(self, outcome: StepOutcome) -> None:
         drafted = [share for share in outcome.rows if share.draft is not None]
+        plan = outcome.plan
+        price = plan.details.price if plan and isinstance(plan.details, _Details) else None
+        self.standing.learn(outcome, price, has_learned=bool(drafted or outcome.evidence))
         deviations = [self.yields.learn_evidence(item) for item in outcome.evidence]
         for number, share in enumerate(drafted):
             assert share.draft is not None

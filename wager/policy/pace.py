@@ -58,7 +58,8 @@ class Paces:
         if not shares or sum([share.row.emits for share in shares]) < len(shares):
             return
         num_rows, context_len = len(shares), longest_context([share.row for share in shares])
-        curve, drafting = costs.curve(num_rows, context_len), Counter(share.offer for share in shares)
+        curve = costs.curve(num_rows, context_len)
+        drafting = Counter([share.offer for share in shares if share.offer.drafter])
         spent_ms = float(curve[min(outcome.num_tokens, MAX_TOKENS)])
         for (drafter, depth), num_drafting in drafting.items():
             if drafter is not None:

@@ -3,11 +3,12 @@
 from typing import Any
 
 import pytest
+import torch
 
 from tests.equivalence.world import Job, World, alone, drive, make_engine, make_world, prompt
 from wager.costs import CostModel
 from wager.engine.engine import Engine
-from wager.nn.native.library import Library, LibraryState
+from wager.nn.native.library import Library, LibraryState, num_threads
 from wager.records import SamplingParams
 
 SETTINGS: dict[str, Any] = {"dtype": "float32", "layout": "auto", "threads": 2, "native": "on"}
@@ -53,21 +54,31 @@ def test_off_and_other_layouts_are_noted(ready: Library, world: World) -> None:
     assert "in_out" in str(engine_of(world, layout="in_out").parts.notes["passes"])
 
 
-def test_small_models_ask_by_name_and_drafters_go_with_their_target(
-    ready: Library, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_size_is_native_and_drafters_go_with_their_target(ready: Library, world: World) -> None:
     def passes(**settings: Any) -> list[str]:
         engine = engine_of(world, "block", "fixed:3", **settings)
         return [
             network.native_loader.reason for network in (engine.runner.decoder, engine.drafters["block"].net)
         ]
 
-    target, drafter = passes(native="auto")
-    assert "weights are few" in target and drafter == "not asked for"
-    assert passes(native="auto", weights="int8") == ["", ""]  # int8 asks for them too
-    assert passes(native="on") == ["", ""]
-    monkeypatch.setattr("wager.nn.native.loader.MIN_AUTO_WEIGHTS", 10)
-    assert passes(native="auto") == ["", ""]
+    assert passes(native="auto") == passes(native="on") == ["", ""]
+    assert passes(native="auto", weights="int8") == ["", ""]
+    assert passes(native="off") == ["not asked for", "not asked for"]
+    assert passes(native="auto", dtype="float64") == ["only float32, not float64", "not asked for"]
+
+
+def test_a_wish_that_cannot_be_met_is_answered(
+    own_library_state: LibraryState, library: Library, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    own_library_state.reason, own_library_state.may_become_ready = "no C++ compiler was found", False
+    engine_of(world, native="auto")
+    assert not caplog.records
+    engine_of(world, native="on")
+    assert caplog.messages == ["native passes cannot be used: no C++ compiler was found"]
+    caplog.clear()
+    own_library_state.library = library
+    engine_of(world, native="on")
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
 def test_the_change_waits_for_the_last_text(
@@ -138,3 +149,15 @@ def test_a_large_model_has_the_library_built_for_its_next_start(
     job = jobs(1)[0]
     engine.add("first", job.prompt, job.params)
     assert "next start" in engine.runner.decoder.native_loader.reason and engine.runner.decoder.layers
+
+
+def test_torch_has_one_thread_beside_native_passes(ready: Library, world: World) -> None:
+    """Engines of one process take turns, each with its own number."""
+    native, plain = engine_of(world, threads=3), engine_of(world, threads=2, native="off")
+    assert (torch.get_num_threads(), num_threads()) == (2, 2)
+    job = jobs(1)[0]
+    native.add("first", job.prompt, job.params)
+    assert (torch.get_num_threads(), num_threads()) == (1, 3)
+    plain.add("second", job.prompt, job.params)
+    assert (torch.get_num_threads(), num_threads()) == (2, 2)
+    assert (native.parts.notes["threads"], plain.parts.notes["threads"]) == (3, 2)

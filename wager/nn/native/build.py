@@ -27,7 +27,7 @@ from typing import NamedTuple
 SOURCE = Path(__file__).parent / "source"
 MAIN = "passes.cpp"
 # NOTE: no -ffast-math and no contraction, because results must not depend on how a loop was compiled.
-FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=off", "-fPIC", "-shared")
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=off", "-fPIC", "-shared", "-pthread")
 _TIMEOUT_S = 300
 _FAILURE_LASTS_S = 24 * 3600
 _COMPILERS = ("c++", "g++", "clang++")

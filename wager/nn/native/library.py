@@ -1,4 +1,4 @@
-"""The Python side of the compiled library: its records, its calls and its threads.
+"""The Python side of the compiled library: its records, its calls and the number of its threads.
 
 The records mirror source/passes.h field by field. One library serves the whole process. `library` returns it,
 or starts its build and records why it is not ready. This module knows neither models nor batches; pack.py and
@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import os
-from collections.abc import Iterator
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
@@ -137,47 +135,12 @@ class Library:
         self.top = handle.wager_top
         self.top.restype = c_int64
         self.top.argtypes = (c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int32)
-        self._share_threads()
-
-    def _share_threads(self) -> None:
-        """Lets the library use torch's threads; without them it runs on one."""
-        openmp = _openmp()
-        if openmp is None:
-            log.info("torch's OpenMP library was not found: native passes run on one thread")
-            return
-        calls = [openmp.GOMP_parallel, openmp.omp_get_thread_num, openmp.omp_get_num_threads]
-        set_threads = self._handle.wager_threads
-        set_threads.restype, set_threads.argtypes = None, (c_void_p, c_void_p, c_void_p)
-        set_threads(*[ctypes.cast(call, c_void_p) for call in calls])
 
 
 def _declared(function: Any, *records: Any) -> Any:
     function.restype = c_int64
     function.argtypes = (*records, c_void_p, c_int64, c_int32)
     return function
-
-
-def _openmp() -> ctypes.CDLL | None:
-    """Returns the OpenMP library that is already loaded; a second one is never loaded."""
-    for path in _openmp_files():
-        try:
-            found = ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-        except (OSError, AttributeError):
-            continue
-        if hasattr(found, "GOMP_parallel"):
-            return found
-    try:
-        everything = ctypes.CDLL(None)
-    except (OSError, TypeError):
-        return None
-    return everything if hasattr(everything, "GOMP_parallel") else None
-
-
-def _openmp_files() -> Iterator[Path]:
-    home = Path(torch.__file__).parent
-    for folder in (home / "lib", home.parent / "torch.libs"):
-        for pattern in ("libgomp*", "libiomp5*", "libomp*"):
-            yield from sorted(folder.glob(pattern))
 
 
 class LibraryState:
@@ -188,6 +151,8 @@ class LibraryState:
         self.reason = ""
         self.may_become_ready = True
         """Whether another look may find the library."""
+        self.num_threads: int | None = None
+        """The number of threads of a pass; None: as many as torch has."""
         self._builder: build.Builder | None = None
 
     def refresh(self, *, start: bool = True) -> None:
@@ -257,6 +222,16 @@ def pause_build(seconds: float) -> None:
 def unavailable_reason() -> str:
     """Returns why there is no library."""
     return _state.reason
+
+
+def set_threads(count: int) -> None:
+    """Sets the number of threads of native passes."""
+    _state.num_threads = count
+
+
+def num_threads() -> int:
+    """Returns the number of threads of native passes."""
+    return _state.num_threads or torch.get_num_threads()
 
 
 def may_become_ready() -> bool:

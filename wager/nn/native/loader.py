@@ -30,8 +30,6 @@ log = logging.getLogger(__name__)
 NATIVE_MODES = ("auto", "on", "off")
 WEIGHT_KINDS = ("auto", "full", "int8", "int4")
 _NARROW_BITS = {"int8": 8, "int4": 4}
-# A pass of a smaller network takes about as long as a policy decision, so "auto" does not use native passes.
-MIN_AUTO_WEIGHTS = 50_000_000
 # A larger network does not keep a second copy of its weights while the library is being built.
 MAX_WAITING_BYTES = 2 << 30
 BUILD_PAUSE_S = 1.0
@@ -53,10 +51,11 @@ class NativeNetwork(Protocol):
 class PassOptions:
     """How the passes of a network run.
 
-    `native` is "on", "off", or "auto", which is on except for small networks. `weights` "auto" keeps
-    published bfloat16 weights, "full" widens them, "int8" rounds them to 8 bits with a scale per group, and
-    "int4", which only kernels support, to 4 bits. `is_drafter` makes "auto" int8 in native passes, because a
-    rounded drafter can only cost a guess. `kernels` says that the passes use the kernels of a CUDA device.
+    `native` is "auto", "on" or "off"; the engine warns if "on" is impossible, otherwise it is "auto".
+    `weights` "auto" keeps published bfloat16 weights, "full" widens them, "int8" rounds them to 8 bits with a
+    scale per group, and "int4", which only kernels support, to 4 bits. `is_drafter` makes "auto" int8 in
+    native passes, because a rounded drafter can only cost a guess. `kernels` says that the passes use the
+    kernels of a CUDA device.
     """
 
     native: str = "off"
@@ -97,7 +96,7 @@ class NativeLoader:
         """
         self.options = options
         self._num_bytes = num_bytes
-        self._refusal = _refusal(options, layout, example) or _too_small(options, num_bytes)
+        self._refusal = _refusal(options, layout, example)
         self._packing: Future[object] | None = None
         self.reason = self._refusal
         """Why passes are plain torch; empty once they are native."""
@@ -204,17 +203,6 @@ def _refusal(options: PassOptions, layout: str, example: Tensor) -> str:
     if layout != "auto":
         return f"layout {layout} is asked for"
     return ""
-
-
-def _too_small(options: PassOptions, num_bytes: int) -> str:
-    """Returns why a network of this size does not use native passes by itself; empty if it does.
-
-    With int8 weights the size does not matter, because on a CPU only native passes gain from them.
-    """
-    num_weights = num_bytes // 4
-    if options.native != "auto" or options.weights == "int8" or num_weights >= MIN_AUTO_WEIGHTS:
-        return ""
-    return f"{num_weights / 1e6:.0f} million weights are few; set `native` to on to use native passes"
 
 
 def describe_layout(library: Library, packer: Packer) -> str:

@@ -30,6 +30,7 @@ from wager.nn.native.library import (
     Net,
     Pass,
     Pool,
+    num_threads,
     raise_refusal,
 )
 from wager.nn.native.pack import Extent, Packer, Store, room_for
@@ -55,7 +56,7 @@ class Workspace:
 
     def run(self, call: Any, *arguments: Any) -> None:
         """Calls the library with enough memory; raises the error of a refused call."""
-        held, threads = self._bytes, torch.get_num_threads()
+        held, threads = self._bytes, num_threads()
         code = call(*arguments, held.data_ptr(), held.shape[0], threads)
         if code > 0:
             self._bytes = held = torch.empty(code + code // 4, dtype=torch.uint8)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wager.nn.native.library import Library
+from wager.nn.native.library import Library, num_threads
 
 MAX_RANKS = 64
 _PER_THREAD = 1 << 16  # number of scores per thread below which another thread costs more than it saves
@@ -34,7 +34,7 @@ class NativeTop:
             ranks,
             logprobs.data_ptr(),
             token_ids.data_ptr(),
-            max(1, min(torch.get_num_threads(), rows * columns // _PER_THREAD)),
+            max(1, min(num_threads(), rows * columns // _PER_THREAD)),
         )
         assert code == 0
         return logprobs, token_ids

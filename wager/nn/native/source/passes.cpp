@@ -271,12 +271,6 @@ int64_t wager_size(int64_t record) {
     return sizes[record];
 }
 
-void wager_threads(ParallelCall parallel, NumberCall number, NumberCall size) {
-    enter_parallel = parallel;
-    thread_number = number;
-    team_size = size;
-}
-
 // 0: done. Above 0: so many bytes of scratch memory are needed. Below 0: what was out of range.
 int64_t wager_pass(const Net* net, const Pass* pass, void* memory, int64_t bytes, int32_t threads) {
     Scratch counted{nullptr};

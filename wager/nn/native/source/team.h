@@ -1,38 +1,15 @@
-// The threads that share a pass: those torch already runs, entered once per pass, and the phases they share.
-//
-// The library brings no threads of its own. Python hands over the entry of the OpenMP library that torch has
-// loaded (every such library knows the GOMP calls); a second pool would spin against the first. Without one a
-// pass runs on the calling thread.
+// The team of threads that share a pass, and the phases they share.
 //
 // A phase is a number of independent pieces. Every thread has a share of them that lie side by side, takes those
 // one by one, then what is left of the others' shares. The phase is over when all pieces are done, not when all
-// threads have come: one that the system keeps from running holds nobody up but by the piece it has in hand.
+// threads have come: a thread that the system suspends delays the others by one piece at most, and one that comes
+// late, or never, by none.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 
-#include "vectors.h"
-
-#if defined(__unix__) || defined(__APPLE__)
-#include <sched.h>
-#define WAGER_YIELD() sched_yield()
-#else
-#define WAGER_YIELD()
-#endif
-
-#if defined(__x86_64__)
-#define WAGER_PAUSE() __builtin_ia32_pause()
-#else
-#define WAGER_PAUSE()
-#endif
-
-typedef void (*ParallelCall)(void (*)(void*), void*, unsigned, unsigned);
-typedef int (*NumberCall)();
-
-static ParallelCall enter_parallel = nullptr;
-static NumberCall thread_number = nullptr;
-static NumberCall team_size = nullptr;
+#include "pool.h"
 
 constexpr int MAX_SHARES = 8;  // more threads than that share shares
 
@@ -49,18 +26,10 @@ struct Share {
     int64_t from, to;
 };
 
-// Waiting spins, since phases last microseconds, and gives way once that takes long: where other programs run,
-// the thread that is waited for may stand in line behind this one.
-INLINE void wait_for(const std::atomic<int64_t>& done, int64_t total) {
-    for (int spins = 0; done.load(std::memory_order_acquire) < total; spins++) {
-        WAGER_PAUSE();
-        if (spins > 1000) WAGER_YIELD();
-    }
-}
-
 // One thread's view of the team.
 struct Member {
     int rank, size;
+    ThreadPool* pool;  // null: the thread is alone
 
     int num_shares() const { return size < MAX_SHARES ? size : MAX_SHARES; }
 
@@ -89,8 +58,9 @@ struct Member {
                 taken++;
             }
         }
-        if (taken) phase.done.value.fetch_add(taken, std::memory_order_acq_rel);
-        wait_for(phase.done.value, total);
+        std::atomic<int64_t>& done = phase.done.value;
+        if (taken && done.fetch_add(taken) + taken == total) return pool->at_phase.wake();
+        pool->at_phase.wait(PIECE_SPIN_US, [&] { return done.load() >= total; });
     }
 };
 
@@ -103,23 +73,16 @@ INLINE void reset(Phase* phases, int64_t count, int threads) {
     }
 }
 
+// Runs `body` as a team of up to `threads` members, or alone. The caller is rank 0.
 template <class Body>
 static void run_team(int threads, const Body& body) {
-    if (threads <= 1 || !enter_parallel) {
-        body(Member{0, 1});
-        return;
-    }
     struct Call {
         const Body* body;
-        alignas(64) std::atomic<int64_t> left{0};
-    } call{&body};
-    auto enter = [](void* data) {
-        Call& one = *static_cast<Call*>(data);
-        const Member me{thread_number(), team_size()};
-        (*one.body)(me);
-        one.left.fetch_add(1, std::memory_order_acq_rel);
-        // The caller's own end of the region spins and never gives way: it is not entered before all have left.
-        if (me.rank == 0) wait_for(one.left, me.size);
+        int size;
+    } call{&body, threads < MAX_TEAM ? threads : MAX_TEAM};
+    const auto enter = [](void* data, ThreadPool& pool, int rank) {
+        const Call& one = *static_cast<Call*>(data);
+        (*one.body)(Member{rank, one.size, &pool});
     };
-    enter_parallel(enter, &call, static_cast<unsigned>(threads), 0);
+    if (threads <= 1 || !pool_of_process().run(threads, enter, &call)) body(Member{0, 1, nullptr});
 }
