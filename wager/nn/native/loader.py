@@ -22,13 +22,14 @@ from wager.errors import ConfigError
 from wager.nn.layers.decoder_layer import LayerWeights, Linear
 from wager.nn.native import library
 from wager.nn.native.library import Library
-from wager.nn.native.pack import BYTES, FLOATS, HALVES, NAMES, Packer, dequantised
-from wager.nn.native.passes import Storage
+from wager.nn.native.pack import FLOATS, HALVES, INT8, NAMES, Packer, Storage, dequantised
 
 log = logging.getLogger(__name__)
 
 NATIVE_MODES = ("auto", "on", "off")
 WEIGHT_KINDS = ("auto", "full", "int8", "int4")
+ACTIVATION_KINDS = ("auto", "full", "int16", "int8")
+_LIMBS = {"full": 0, "int16": 2, "int8": 1}
 _NARROW_BITS = {"int8": 8, "int4": 4}
 # A pass of a smaller network takes about as long as a policy decision, so "auto" does not use native passes.
 MIN_AUTO_WEIGHTS = 50_000_000
@@ -55,17 +56,21 @@ class PassOptions:
 
     `native` is "on", "off", or "auto", which is on except for small networks. `weights` "auto" keeps
     published bfloat16 weights, "full" widens them, "int8" rounds them to 8 bits with a scale per group, and
-    "int4", which only kernels support, to 4 bits. `is_drafter` makes "auto" int8 in native passes, because a
-    rounded drafter can only cost a guess. `kernels` says that the passes use the kernels of a CUDA device.
+    "int4", which only kernels support, to 4 bits. `activations` says how the inputs of products with quantised
+    weights are rounded in native passes: "full" keeps float32, and "auto" is int16 for published weights and
+    int8 for those that are rounded here. `is_drafter` makes "auto" int8 in native passes, because a rounded
+    drafter can only cost a guess. `kernels` says that the passes use the kernels of a CUDA device.
     """
 
     native: str = "off"
     weights: str = "auto"
     is_drafter: bool = False
     kernels: bool = False
+    activations: str = "auto"
 
     def __post_init__(self) -> None:
-        for name, words in (("native", NATIVE_MODES), ("weights", WEIGHT_KINDS)):
+        allowed_words = (NATIVE_MODES, WEIGHT_KINDS, ACTIVATION_KINDS)
+        for name, words in zip(("native", "weights", "activations"), allowed_words, strict=True):
             if getattr(self, name) not in words:
                 raise ConfigError(name, getattr(self, name), "one of " + ", ".join(words))
         if self.weights == "int4" and not self.kernels:
@@ -85,7 +90,13 @@ class PassOptions:
     @property
     def storage(self) -> Storage:
         automatic = self.weights == "auto"
-        return Storage(self.weights == "int8" or (self.is_drafter and automatic), automatic)
+        quantised = self.weights == "int8" or (self.is_drafter and automatic)
+        return Storage(quantised, automatic, self._limbs(quantised))
+
+    def _limbs(self, quantised: bool) -> int:
+        if self.is_drafter or (self.activations == "auto" and quantised):
+            return 1
+        return _LIMBS.get(self.activations, 2)
 
 
 class NativeLoader:
@@ -220,7 +231,8 @@ def _too_small(options: PassOptions, num_bytes: int) -> str:
 def describe_layout(library: Library, packer: Packer) -> str:
     """Returns a description of a native network's layout."""
     kinds = packer.kinds
-    if kinds <= {FLOATS, HALVES, BYTES}:
+    if kinds <= {FLOATS, HALVES, INT8}:
         kinds = {max(kinds)}
     kept = ", ".join(NAMES[kind] for kind in sorted(kinds, reverse=True))
-    return f"native {library.simd}: {kept} weights"
+    rounded = f", {8 * packer.limbs}-bit activations" if packer.limbs else ""
+    return f"native {library.simd}: {kept} weights{rounded}"
