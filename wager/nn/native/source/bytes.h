@@ -81,17 +81,19 @@ INLINE IVec dot(IVec sum, IVec w, IVec x) {
 }
 #endif
 
-// What a product reads of rounded rows, each [rows][groups]; `bytes` is [rows][groups][limbs][inputs of a group].
+// What a product reads of `count` rounded rows, each [groups][rows], so that a tile's rows lie side by side; `bytes`
+// is [groups][rows][limbs][inputs of a group].
 struct RoundedRows {
     int8_t* bytes;
     float* scales;
     int32_t* starts;  // -zero times the sum of the group's whole numbers
     float* totals;    // the sum of the group's numbers after rounding
+    int64_t count;
 };
 
-// Rounds one row of `size` numbers, and fills its last group up with zeros.
+// Rounds row `m` of `size` numbers, and fills its last group up with zeros.
 template <int LIMBS, int INPUTS>
-static void round_row(const float* x, int64_t size, int32_t zero, const RoundedRows& to) {
+static void round_row(const float* x, int64_t size, int64_t m, int32_t zero, const RoundedRows& to) {
     static_assert(INPUTS % LANES == 0 && INPUTS <= 32, "a group is a few whole vectors");
     constexpr int VECS = INPUTS / LANES;
     constexpr float MOST = LIMBS == 1 ? 127.0f : 127.0f * 256.0f;
@@ -112,7 +114,8 @@ static void round_row(const float* x, int64_t size, int32_t zero, const RoundedR
         const float largest = max_lanes(best);
         const Vec shrink = splat(largest > 1e-30f ? MOST / largest : 0.0f);  // smaller: the share would overflow
         IVec total = {};
-        int8_t* bytes = to.bytes + g * LIMBS * INPUTS;
+        const int64_t at = g * to.count + m;
+        int8_t* bytes = to.bytes + at * LIMBS * INPUTS;
         for (int v = 0; v < VECS; v++, bytes += LANES) {
             const IVec whole = as_bits(fma(load(from + v * LANES), shrink, magic)) - as_bits(magic);
             total += whole;
@@ -125,8 +128,8 @@ static void round_row(const float* x, int64_t size, int32_t zero, const RoundedR
             *reinterpret_cast<BVecAt*>(bytes + INPUTS) = __builtin_convertvector(low, BVec);
         }
         const int32_t sum = sum_lanes(total);
-        to.scales[g] = any_nan(strange) ? std::numeric_limits<float>::quiet_NaN() : largest / MOST;
-        to.starts[g] = -zero * sum;
-        to.totals[g] = to.scales[g] * static_cast<float>(sum);
+        to.scales[at] = any_nan(strange) ? std::numeric_limits<float>::quiet_NaN() : largest / MOST;
+        to.starts[at] = -zero * sum;
+        to.totals[at] = to.scales[at] * static_cast<float>(sum);
     }
 }

@@ -9,6 +9,8 @@
 
 #include "matrix.h"
 
+constexpr int64_t READ_AHEAD = 8192;  // enough to hide far memory, and little enough for the nearest cache
+
 // Codes of BITS bits in groups of INPUTS; STEP of them come with one read of a vector for every output.
 template <int BITS, int INPUTS_, bool OFFSET_>
 struct Codes {
@@ -71,18 +73,18 @@ static void tile_codes(const Matrix& w, int64_t panel, const Rows& rows, int64_t
             store(out + (v / 2 * ROWS + m) * PANEL + v % 2 * LANES, sums[m][v]);
 }
 
-// The same for rows of LIMBS bytes a number, and one panel.
+// The same for rows of LIMBS bytes a number, and one panel. It asks for the weights READ_AHEAD bytes behind its own,
+// and at the panel's end for the first ones of what comes next.
 template <class Source, int LIMBS, int ROWS>
 static void tile_rounded(const Matrix& w, int64_t panel, const Rows& rows, int64_t first, int64_t ahead, float* out) {
-    constexpr int VECS = 2, INPUTS = Source::INPUTS, PARTS = Source::OFFSET ? 2 : 1;
-    const int64_t groups = rows.groups, block = block_bytes(w), parts = parts_bytes(w);
-    const int64_t row_bytes = groups * INPUTS * LIMBS;
+    constexpr int VECS = 2, INPUTS = Source::INPUTS;
+    const int64_t groups = num_groups(w), block = block_bytes(w), parts = parts_bytes(w), count = rows.rounded.count;
     const char* weights = panel_at(w, panel);
     // All of these move on group by group, so that every place within a group is a fixed distance away.
-    const int8_t* x = rows.rounded.bytes + first * row_bytes;
-    const int64_t at_first = first * groups;
-    const float *row_scales = rows.rounded.scales + at_first, *totals = rows.rounded.totals + at_first;
-    const int32_t* starts = rows.rounded.starts + at_first;
+    const int8_t* x = rows.rounded.bytes + first * (INPUTS * LIMBS);
+    const float *row_scales = rows.rounded.scales + first, *totals = rows.rounded.totals + first;
+    const int32_t* starts = rows.rounded.starts + first;
+    const int64_t bytes = groups * block, near = bytes < READ_AHEAD ? bytes : READ_AHEAD;
     const IVec none = {};
     Vec sums[ROWS][VECS] = {};
     for (int64_t g = 0; g < groups; g++) {
@@ -91,24 +93,24 @@ static void tile_rounded(const Matrix& w, int64_t panel, const Rows& rows, int64
             for (int v = 0; v < VECS; v++) {
                 whole[0][m][v] = none;
                 // The last limb counts once: what the zero of the codes adds is taken off there.
-                whole[LIMBS - 1][m][v] = none + starts[m * groups];
+                whole[LIMBS - 1][m][v] = none + starts[m];
             }
-        for (int part = 0; part < PARTS * VECS; part++)
-            __builtin_prefetch(weights + part * parts / (PARTS * VECS) + ahead, 0, 2);
+        const char* soon = weights + (g * block + near < bytes ? near : near - bytes + ahead);
+        for (int64_t line = 0; line < parts; line += 64) __builtin_prefetch(soon + line);
         for (int part = 0; part < INPUTS / Source::STEP; part++) {
             IVec raw[VECS];
             for (int v = 0; v < VECS; v++) {
-                const char* at = weights + parts + (part * VECS + v) * (LANES * 4);
-                raw[v] = held(load_bits(at));
-                __builtin_prefetch(at + ahead, 0, 2);
+                const int64_t at = parts + (part * VECS + v) * (LANES * 4);
+                raw[v] = held(load_bits(weights + at));
+                __builtin_prefetch(soon + at);
             }
             for (int quad = 0; quad < Source::QUADS; quad++) {
                 IVec four[VECS];
                 for (int v = 0; v < VECS; v++) four[v] = held(Source::bytes(raw[v], quad));
                 for (int m = 0; m < ROWS; m++)
                     for (int limb = 0; limb < LIMBS; limb++) {
-                        const IVec input =
-                            four_bytes(x + m * row_bytes + limb * INPUTS + part * Source::STEP + quad * 4);
+                        const int8_t* at = x + (m * LIMBS + limb) * INPUTS + part * Source::STEP + quad * 4;
+                        const IVec input = four_bytes(at);
                         for (int v = 0; v < VECS; v++)
                             whole[limb][m][v] = dot<Source::WIDTH>(whole[limb][m][v], four[v], input);
                     }
@@ -119,12 +121,12 @@ static void tile_rounded(const Matrix& w, int64_t panel, const Rows& rows, int64
             for (int m = 0; m < ROWS; m++) {
                 IVec sum = whole[LIMBS - 1][m][v];
                 if (LIMBS == 2) sum += whole[0][m][v] << 8;
-                const Vec both = scale * splat(row_scales[m * groups]);
+                const Vec both = scale * splat(row_scales[m]);
                 sums[m][v] = fma(__builtin_convertvector(sum, Vec), both, sums[m][v]);
-                if (Source::OFFSET) sums[m][v] = fma(offset, splat(totals[m * groups]), sums[m][v]);
+                if (Source::OFFSET) sums[m][v] = fma(offset, splat(totals[m]), sums[m][v]);
             }
         }
-        weights += block, x += INPUTS * LIMBS, row_scales++, totals++, starts++;
+        weights += block, x += count * (INPUTS * LIMBS), row_scales += count, totals += count, starts += count;
     }
     for (int v = 0; v < VECS; v++)
         for (int m = 0; m < ROWS; m++) store(out + m * PANEL + v * LANES, sums[m][v]);
@@ -174,9 +176,12 @@ using Up = std::make_integer_sequence<int, N>;
 
 constexpr int PAIRED_CODE_ROWS = TILE_ROWS / 4;
 
+// Rows of a tile where numbers have so many limbs: sums need registers for every limb, and those of the groups.
+constexpr int rounded_rows(int limbs) { return limbs == 1 ? ROUNDED_ROWS : ROUNDED_ROWS * 3 / 4; }
+
 template <class Source>
 static TileFunction codes_for(int64_t limbs, int rows, int side) {
-    if (limbs == 1) return rounded_tile<Source, 1>(rows, Up<ROUNDED_ROWS>{});
-    if (limbs == 2) return rounded_tile<Source, 2>(rows, Up<ROUNDED_ROWS / 2>{});
+    if (limbs == 1) return rounded_tile<Source, 1>(rows, Up<rounded_rows(1)>{});
+    if (limbs == 2) return rounded_tile<Source, 2>(rows, Up<rounded_rows(2)>{});
     return side == 2 ? code_tile<Source, 2>(rows, Up<PAIRED_CODE_ROWS>{}) : code_tile<Source, 1>(rows, Up<TILE_ROWS>{});
 }

@@ -42,7 +42,7 @@ class Inputs {
         const RoundedRows& all = space.rounded;
         normed = space.normed + first * space.width;
         rows = {norm ? normed : x, norm ? w.num_inputs : stride,
-                {all.bytes + at * 16 * MAX_LIMBS, all.scales + at, all.starts + at, all.totals + at}, num_groups(w)};
+                {all.bytes + at * 16 * MAX_LIMBS, all.scales + at, all.starts + at, all.totals + at, count}};
         ready = !norm && !w.limbs;
         if (ready || !shared) return;
         me.work(phase, count, [&](int64_t m) { prepare(m); });
@@ -75,12 +75,9 @@ class Inputs {
     }
 
     void round_for(const Matrix& w, const float* from, int64_t m) const {
-        const int64_t at = m * rows.groups, row_bytes = rows.groups * group_inputs(w) * w.limbs;
-        const RoundedRows& all = rows.rounded;
-        const RoundedRows to = {all.bytes + m * row_bytes, all.scales + at, all.starts + at, all.totals + at};
         const auto round = w.kind == SHORTS ? (w.limbs == 1 ? round_row<1, 16> : round_row<2, 16>)
                                             : (w.limbs == 1 ? round_row<1, 32> : round_row<2, 32>);
-        round(from, w.num_inputs, dot_zero(w), to);
+        round(from, w.num_inputs, m, dot_zero(w), rows.rounded);
     }
 };
 

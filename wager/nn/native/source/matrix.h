@@ -38,7 +38,6 @@ struct Rows {
     const float* floats;
     int64_t stride;
     RoundedRows rounded;
-    int64_t groups;
 };
 
 INLINE int64_t rounded_up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }

@@ -62,9 +62,7 @@ static TileFunction float_tile(int rows, std::integer_sequence<int, R...>) {
     return table[rows - 1];
 }
 
-INLINE int tile_rows(const Matrix& w) {
-    return w.limbs ? static_cast<int>(ROUNDED_ROWS / w.limbs) : TILE_ROWS;
-}
+INLINE int tile_rows(const Matrix& w) { return w.limbs ? rounded_rows(static_cast<int>(w.limbs)) : TILE_ROWS; }
 
 // Panels side by side. A few rows leave registers free, and two panels keep the adders busy while sums wait for
 // themselves; with fewer rows still, memory is the limit, and one panel is one stream to read.

@@ -16,7 +16,7 @@ constexpr int LANES = 16;
 constexpr int TILE_ROWS = 12;   // 12 x 2 sums, 2 weights and a broadcast: 27 of 32 registers
 constexpr int QUERY_ROWS = 6;   // attention: 6 queries x 4 vectors of keys, or
 constexpr int BLEND_ROWS = 4;   // 4 x 4 sums, 4 totals, 4 values and a broadcast
-constexpr int ROUNDED_ROWS = 12;
+constexpr int ROUNDED_ROWS = 8;
 #elif defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
 #define WAGER_SIMD "avx2"
