@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar, cast
 
 import torch
@@ -56,9 +56,9 @@ class PassOptions:
 
     `native` is "on", "off", or "auto", which is on except for small networks. `weights` "auto" keeps
     published bfloat16 weights, "full" widens them, "int8" rounds them to 8 bits with a scale per group, and
-    "int4", which only kernels support, to 4 bits. `activations` says how the inputs of products with quantised
-    weights are rounded in native passes: "full" keeps float32, and "auto" is int16 for published weights and
-    int8 for those that are rounded here. `is_drafter` makes "auto" int8 in native passes, because a rounded
+    "int4", which only kernels support, to 4 bits. `activations` says how native passes round the inputs of
+    products with quantised weights: "full" keeps float32, and "auto" is int16 for published weights and int8
+    for those that are rounded here. `is_drafter` makes "auto" int8 in native passes, because a rounded
     drafter can only cost a guess. `kernels` says that the passes use the kernels of a CUDA device.
     """
 
@@ -76,6 +76,25 @@ class PassOptions:
         if self.weights == "int4" and not self.kernels:
             allowed = "auto, full or int8: int4 needs a CUDA device and kernels that are not off"
             raise ConfigError("weights", self.weights, allowed)
+        if self.rounds_activations and (self.kernels or self.native == "off"):
+            raise ConfigError("activations", self.activations, "auto or full: native passes are not in use")
+        if self.activations == "full" and self.weights == "int8" and not self.kernels:
+            raise ConfigError("activations", self.activations, "auto, int16 or int8 with int8 weights")
+
+    @property
+    def rounds_activations(self) -> bool:
+        """Whether rounded activations are asked for by name."""
+        return self.activations in ("int16", "int8")
+
+    def for_drafter(self, native: str) -> PassOptions:
+        """Returns the options of a drafter beside a network with these."""
+        return replace(self, native=native, activations="auto", is_drafter=True)
+
+    def check_activations(self, is_quantised: bool) -> None:
+        """Raises ConfigError if rounded activations are asked for, and no weights are kept quantised."""
+        if self.rounds_activations and self.weights != "int8" and not is_quantised:
+            allowed = "auto or full: only quantised weights are multiplied by rounded activations"
+            raise ConfigError("activations", self.activations, allowed)
 
     @property
     def quant_bits(self) -> int | None:

@@ -108,7 +108,7 @@ def native_decoder(
 def _heads(library: Library, packer: Packer, weight: AnyWeight, options: PassOptions) -> Heads:
     """Returns the head, and one for guesses with weights and activations of 8 bits at most.
 
-    A quantised head serves both. Another one gets a second form, which a drafter reads in a fraction of the time.
+    A quantised head serves both. Another one gets a second form, which takes a fraction of the time to read.
     """
     exact = NativeHead(library, packer, packer.matrix(weight), weight.shape[0])
     rounded = exact.rounded()

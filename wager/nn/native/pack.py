@@ -1,9 +1,9 @@
 """Converts weights to the layout of the native code: panels of outputs, in float32 or a narrower form.
 
-A published bfloat16 weight stays bfloat16, and a quantised weight of a GGUF file stays quantised: the values are
-those of float32 with fewer bytes to read. int8 is symmetric, with one scale per output and GROUP inputs. All
-weights of a network are in one memory area with large pages. source/matrix.h describes the layout. This module
-knows no model; passes.py uses it.
+A published bfloat16 weight stays bfloat16, and a quantised weight of a GGUF file stays quantised: the values
+are those of float32 with fewer bytes to read. int8 is symmetric, with one scale per output and GROUP inputs.
+All weights of a network are in one memory area with large pages. source/matrix.h describes the layout. This
+module knows no model; passes.py uses it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAMES = ("float32", "bfloat16", "4-bit", "8-bit", "8-bit in groups of 16", "int8
 GROUP = 32
 _ALIGN = 64
 _SMALLEST_HALF, _LARGEST_HALF = 2.0**-16, 65504.0
-"""Scales within these bounds lose at most a quarter of a step of their largest code when they become float16."""
+"""Scales within these bounds become float16, by which the largest code changes by less than half a step."""
 
 
 def quantise(weight: Tensor) -> GroupedWeight:
@@ -207,7 +207,7 @@ def _native_kind(weight: GroupedWeight) -> int:
 
 
 def _code_bytes(weight: GroupedWeight, kind: int) -> Tensor:
-    """Returns the codes as the native code reads them: no signs, and of 4 bits two runs of four in four bytes."""
+    """Returns the codes without signs; four bytes hold two runs of four codes of 4 bits."""
     if kind != NIBBLES:
         return weight.codes.contiguous().view(torch.uint8) ^ 128
     codes = weight.codes if weight.offsets is not None else weight.codes + 8

@@ -82,7 +82,7 @@ INLINE Vec load_halves(const void* at) {
     // The exponent is moved to its place and then made up for: 2^112 is the ratio of the two biases.
     int16_t halves[LANES];
     std::memcpy(halves, at, sizeof(halves));
-    IVec bits;
+    IVec bits = {};
     for (int i = 0; i < LANES; i++) bits[i] = halves[i];
     const Vec size = as_floats((bits & 0x7fff) << 13) * 5.192296858534828e33f;
     return as_floats(as_bits(size) | (bits & int32_t(0x80000000)));
