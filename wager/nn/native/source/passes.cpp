@@ -57,11 +57,9 @@ void run_layer(const Net& net, const Pass& pass, const Plan& plan, int64_t index
         index + 1 < net.num_layers ? Pieces(net.layers[index + 1].qkv, heads.step, plan.units).begin(me) : nullptr;
     const StoreSink to_fused(plan.fused, fused_stride, fused_stride, layer.qkv.bias);
     const Inputs state(space, layer.qkv, plan.x, hidden, tokens, phase[0], me, layer.input_norm, eps);
-    const int64_t parts = (plan.num_units + me.size - 1) / me.size;
-    int64_t part = 0;
+    expect_keys(net, pass, plan, index, me);
     me.work(phase[1], plan.num_units, [&](int64_t piece) {
         const int64_t head = plan.units[piece];
-        if (part < parts) expect_keys(net, pass, plan, index, me, part++, parts);
         multiply(layer.qkv, state.get(), tokens, head * heads.step, (head + 1) * heads.step,
                  heads.after(piece, me, out.begin(me)), to_fused);
         finish_head(net, pass, plan, index, head);

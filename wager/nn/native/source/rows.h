@@ -12,8 +12,6 @@ namespace {
 
 constexpr int64_t TILE_QUERIES = 32;  // queries that share one reading of the keys
 
-constexpr int64_t EXPECTED_BYTES = 1 << 19;  // keys and values that a thread asks for ahead of their use
-
 struct Item {
     int32_t row, from, to;      // tokens from..to-1 of the row
     int32_t head, num_heads;    // query heads that share a key head
@@ -83,25 +81,15 @@ Keys keys_of(const Net& net, const Pass& pass, const Plan& plan, int64_t layer, 
             plan.own_keys + own, plan.own_values + own, plan.key_slots[item.row], net.head_dim};
 }
 
-// Asks for a part of the cached keys and values that this thread will meet in a layer: part `part` of `parts`, as
-// far as they fit into near memory. Since their last use the weights of the other layers have pushed them out.
-void expect_keys(const Net& net, const Pass& pass, const Plan& plan, int64_t layer, const Member& me, int64_t part,
-                 int64_t parts) {
+// Ask for the first block of cached keys that this thread will meet in a layer.
+void expect_keys(const Net& net, const Pass& pass, const Plan& plan, int64_t layer, const Member& me) {
     const Share own = me.share(plan.num_items);
-    int64_t room = EXPECTED_BYTES / (2 * net.head_dim * static_cast<int64_t>(sizeof(float)));
-    for (int64_t i = own.from; i < own.to && room > 0; i++) {
-        const Item& item = plan.items[i];
-        if (i > own.from && item.row == plan.items[i - 1].row && item.head == plan.items[i - 1].head) continue;
-        const Keys keys = keys_of(net, pass, plan, layer, item);
-        const Row& row = pass.rows[item.row];
-        const int64_t first = first_key(pass, row, net.layers[layer].window, item.from, item.to);
-        const int64_t all = row.context_len - first, count = all < room ? all : room;
-        room -= count;
-        for (int64_t j = first + count * part / parts; j < first + count * (part + 1) / parts; j++) {
-            fetch_row(keys.key(j), net.head_dim);
-            fetch_row(keys.value(j), net.head_dim);
-        }
-    }
+    if (own.from >= own.to) return;
+    const Item& item = plan.items[own.from];
+    const Keys keys = keys_of(net, pass, plan, layer, item);
+    const Row& row = pass.rows[item.row];
+    const int64_t first = first_key(pass, row, net.layers[layer].window, item.from, item.to);
+    for (int64_t j = first; j < first + KEY_BLOCK && j < row.context_len; j++) fetch_row(keys.key(j), net.head_dim);
 }
 
 void attend(const Net& net, const Pass& pass, const Plan& plan, int64_t layer, const Item& item, int rank) {
