@@ -219,6 +219,12 @@ class ModelConfig:
         "Storage format of weights; auto: as published, full: in dtype, "
         "int8: 8 bits with a scale per group of inputs, int4: 4 bits, on a CUDA device.",
     )
+    activations: str = _field(
+        "auto",
+        _one_of("auto", "full", "int16", "int8"),
+        "Rounding of what native passes multiply with quantised weights, per group of inputs; full: none, "
+        "auto: int16 for published weights, int8 for weights that are rounded to int8.",
+    )
 
     def __post_init__(self) -> None:
         _check_fields(self)
@@ -303,12 +309,8 @@ class PolicyConfig:
         _number(0.0, 1.0),
         "Largest accepted loss against plain decoding, as a fraction of the time spent.",
     )
-    max_nodes: int = _field(
-        64, _whole(1, 1024), "Largest number of guesses for one request in a step (auto)."
-    )
-    max_batch_nodes: int = _field(
-        512, _whole(1, 4096), "Largest number of guesses for all requests in a step (auto)."
-    )
+    max_nodes: int = _field(64, _whole(1, 1024), "Most guesses for one request in a step (auto).")
+    max_batch_nodes: int = _field(512, _whole(1, 4096), "Most guesses for all requests in a step (auto).")
     row_floor: int = _field(
         1, _whole(0, 1024), "Smallest number of guesses that a drafted request keeps in a batch (auto)."
     )
@@ -330,9 +332,7 @@ class PolicyConfig:
         _number(0.0, 100.0),
         "Speed against plain decoding below which the ema gate counts a step as lost.",
     )
-    ema_patience: int = _field(
-        3, _whole(1, 1000), "Number of consecutive lost steps that close the ema gate."
-    )
+    ema_patience: int = _field(3, _whole(1, 1000), "Consecutive lost steps that close the ema gate.")
     entropy_unsure: float = _field(
         0.45, _number(0.0, 1.0), "Confidence of the target below which the entropy gate closes at once."
     )

@@ -4,10 +4,11 @@
 
 The config is the one that transformers reads from the file, and the weights are dequantised by the gguf
 package (of the extra `dev`), so that nothing rests on Wager's own reader. Scores are compared at every
-position of every prompt: in float64, in float32 natively (with narrow weights) and in plain torch. The file
-also has what float32 costs transformers itself, against its own float64. Texts are compared token by token;
-where two part, the gap of transformers' two best scores there must be a near-tie. Exit status 1 where it is
-not, or where scores in float64 differ by more than the tolerance.
+position of every prompt: in float64, natively with every rounding of activations, and in plain torch. The
+file also has what float32 costs transformers itself, against its own float64. Texts of every rounding are
+compared token by token; where two part, the file has the gap of transformers' two best scores there, which
+must be a near-tie for activations in full. Exit status 1 where it is not, or where scores in float64 differ
+by more than the tolerance.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from __future__ import annotations
 import argparse
 import copy
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +36,8 @@ from wager.nn.native.loader import PassOptions
 from wager.records import SamplingParams
 
 TOLERANCE = 1e-4
+ROUNDINGS = ("full", "int16", "int8")
+"""Values of the setting `activations`."""
 ROWS = 10
 """Prompts that transformers continues together."""
 
@@ -49,17 +51,26 @@ class Parting(NamedTuple):
     near_tie: bool
 
 
-class Largest(NamedTuple):
-    """The largest difference of a score at any position of the prompts, and at their last ones."""
+class Apart(NamedTuple):
+    """How far scores lie from wanted ones."""
 
     any_position: float = 0.0
+    """The largest difference at any position of the prompts."""
     last_position: float = 0.0
+    """The largest difference at their last positions."""
+    nats: float = 0.0
+    """The sum over positions of what is lost if these probabilities stand for the wanted ones."""
+    other_best: int = 0
+    """Positions with another best token."""
 
-    def with_scores(self, found: Tensor, wanted: Tensor) -> Largest:
+    def with_scores(self, found: Tensor, wanted: Tensor) -> Apart:
         difference = (found - wanted).abs()
-        return Largest(
+        logs, others = wanted.double().log_softmax(-1), found.double().log_softmax(-1)
+        return Apart(
             max(self.any_position, float(difference.max())),
             max(self.last_position, float(difference[-1].max())),
+            self.nats + float((logs.exp() * (logs - others)).sum()),
+            self.other_best + int((found.argmax(-1) != wanted.argmax(-1)).sum()),
         )
 
 
@@ -83,35 +94,33 @@ def main(argv: Sequence[str] | None = None) -> int:
 def compare(path: Path, count: int, max_tokens: int) -> dict[str, Any]:
     """Returns all differences of scores and texts."""
     reference = load_reference(path)
-    llm = LLM(str(path), drafter=None, native="on")
-    llm.settle(lambda text: print(text, file=sys.stderr))
-    encoded = encode(llm, load_suite("demo")[:count], max_tokens)
-    prompts, ids = [one.prompt for one in encoded], [one.token_ids for one in encoded]
-    scores = compare_scores(reference, llm.engine.runner.decoder, path, ids)
-    began = time.perf_counter()
+    llms = {name: LLM(str(path), drafter=None, native="on", activations=name) for name in ROUNDINGS}
+    for llm in llms.values():
+        llm.settle(lambda text: print(text, file=sys.stderr))
+    encoded = encode(llms["full"], load_suite("demo")[:count], max_tokens)
+    names, ids = [one.prompt.id for one in encoded], [one.token_ids for one in encoded]
+    scores = compare_scores(reference, {name: llms[name].engine.runner.decoder for name in llms}, path, ids)
     params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
-    texts = [output.token_ids for output in llm.generate(ids, params)]
-    wager_s, began = time.perf_counter() - began, time.perf_counter()
     theirs = [
         text
         for at in range(0, len(ids), ROWS)
         for text in continued(reference, ids[at : at + ROWS], max_tokens)
     ]
-    partings = [
-        parting(reference, own.id, prompt, text, other)
-        for own, prompt, text, other in zip(prompts, ids, texts, theirs, strict=True)
-    ]
-    real = [one for one in partings if one is not None]
+    texts: dict[str, Any] = {}
+    for name, llm in llms.items():
+        own = [output.token_ids for output in llm.generate(ids, params)]
+        partings = [parting(reference, *parts) for parts in zip(names, ids, own, theirs, strict=True)]
+        real = [one._asdict() for one in partings if one is not None]
+        texts[name] = {"identical": len(own) - len(real), "partings": real}
     return {
-        "passed": scores["float64"].any_position <= TOLERANCE and all(one.near_tie for one in real),
-        "layout": str(llm.engine.runner.decoder.layout),
+        "passed": scores["float64"].any_position <= TOLERANCE
+        and all(one["near_tie"] for one in texts["full"]["partings"]),
+        "layouts": {name: str(llm.engine.runner.decoder.layout) for name, llm in llms.items()},
         "positions": sum(len(own) for own in ids),
-        "largest_difference_of_scores": {name: one._asdict() for name, one in scores.items()},
-        "texts": len(texts),
-        "tokens": sum(len(text) for text in texts),
-        "identical_texts": len(texts) - len(real),
-        "partings": [one._asdict() for one in real],
-        "seconds": {"wager, one batch": wager_s, "transformers": time.perf_counter() - began},
+        "scores": {name: one._asdict() for name, one in scores.items()},
+        "texts": len(theirs),
+        "tokens": sum(len(text) for text in theirs),
+        "texts_by_rounding": texts,
     }
 
 
@@ -141,17 +150,17 @@ def load_reference(path: Path) -> Any:
 
 
 def compare_scores(
-    reference: Any, native: Decoder, path: Path, prompts: Sequence[list[int]]
-) -> dict[str, Largest]:
-    """Returns the largest differences by kind of pass, and those of transformers' own two precisions."""
+    reference: Any, native: Mapping[str, Decoder], path: Path, prompts: Sequence[list[int]]
+) -> dict[str, Apart]:
+    """Returns the differences by kind of pass, and those of transformers' own two precisions."""
     plain_torch = PassOptions("off")
     own = {
-        "native": native,
+        **native,
         "plain torch": load_target(path, torch.float32, options=plain_torch),
         "float64": load_target(path, torch.float64, options=plain_torch),
     }
     exact = copy.deepcopy(reference).double()
-    largest = {name: Largest() for name in (*own, "transformers")}
+    largest = {name: Apart() for name in (*own, "transformers")}
     for ids in prompts:
         single, double = (model(torch.tensor([ids])).logits[0] for model in (reference, exact))
         largest["transformers"] = largest["transformers"].with_scores(single, double)

@@ -8,7 +8,8 @@ which the first, which comes behind another's, is not counted. Called by peers.p
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
@@ -93,16 +94,25 @@ class LlamaPasses:
         self._num_context = len(context_ids)
 
     def times(self, token_ids: Sequence[int], num: int) -> list[float]:
-        context, batch = self._context, ScoredBatch(token_ids, self._num_context)
-        found = []
+        found, run = [], self.run(token_ids)
         for _ in range(num):
-            context.keep(self._num_context)
+            self._context.keep(self._num_context)
             start = time.perf_counter()
+            run()
+            found.append((time.perf_counter() - start) * 1e3)
+        return found
+
+    def run(self, token_ids: Sequence[int]) -> Callable[[], None]:
+        """Returns a pass over these tokens behind the context."""
+        context, batch = self._context, ScoredBatch(token_ids, self._num_context)
+
+        def once() -> None:
+            context.keep(self._num_context)
             context.decode(batch.batch)
             context.wait()
-            found.append((time.perf_counter() - start) * 1e3)
-        batch.close()
-        return found
+
+        weakref.finalize(once, batch.close)
+        return once
 
 
 class Plan(NamedTuple):

@@ -98,7 +98,7 @@ def test_drafters_of_many_rows_are_asked_now_and_then_in_long_plain_runs() -> No
     assert all(asked[64][:4]), "not at once: a plain step or two may lie between two that draft"
 
 
-@pytest.mark.parametrize("num_rows", [8, 9])
+@pytest.mark.parametrize("num_rows", [16, 17])
 def test_asking_that_delays_steps_of_many_rows_pauses(num_rows: int) -> None:
     """A plain step in flight that took long because drafters were asked about the step behind it."""
     experience = known_costs({num_rows: 5.0, 2 * num_rows: 5.5}, num_rows)
@@ -111,9 +111,9 @@ def test_asking_that_delays_steps_of_many_rows_pauses(num_rows: int) -> None:
         return policy.inquire(Coming(num_rows, num_rows, num_plain=1)).asks
 
     assert take(5.0, is_typical=True)
-    assert take(7.0, is_typical=False) == (num_rows <= 8)
+    assert take(7.0, is_typical=False) == (num_rows <= 16)
     waited = sum(not take(5.0, is_typical=True) for _ in range(400))
-    assert waited == (0 if num_rows <= 8 else pytest.approx(2.0 / (5.0 * EXPLORED_SHARE), abs=4))
+    assert waited == (0 if num_rows <= 16 else pytest.approx(2.0 / (5.0 * EXPLORED_SHARE), abs=4))
 
 
 def test_drafts_are_made_for_the_rows_to_which_they_are_worth_most() -> None:

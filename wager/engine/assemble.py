@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -136,8 +136,9 @@ def context_length(asked: int, spec: DecoderSpec) -> int:
 
 def pass_options_of(config: EngineConfig, device: object) -> PassOptions:
     """Returns what the networks are asked for; raises ConfigError if this device cannot use such weights."""
-    by_kernels = config.model.kernels != "off" and kernels.has_kernels(device)
-    return PassOptions(config.model.native, config.model.weights, kernels=by_kernels)
+    model = config.model
+    by_kernels = model.kernels != "off" and kernels.has_kernels(device)
+    return PassOptions(model.native, model.weights, kernels=by_kernels, activations=model.activations)
 
 
 def find_folder(model: str) -> Path:
@@ -236,7 +237,7 @@ def load_drafters(
         dtype=runner.decoder.dtype,
         device=runner.device,
         layout=config.model.layout,
-        options=replace(runner.decoder.native_loader.options, native=native, is_drafter=True),
+        options=runner.decoder.native_loader.options.for_drafter(native),
         kernels=config.model.kernels,
         min_match=config.policy.lookup_min,
         max_match=config.policy.lookup_max,

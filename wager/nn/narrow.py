@@ -71,7 +71,16 @@ class NarrowDecoder(NamedTuple):
     @property
     def num_bytes(self) -> int:
         """The bytes of the same weights in float32, by which networks are compared."""
+        return sum(4 * matrix.shape[0] * matrix.shape[1] for matrix in self._matrices)
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether any matrix is."""
+        return any(isinstance(matrix, GroupedWeight) for matrix in self._matrices)
+
+    @property
+    def _matrices(self) -> list[AnyWeight]:
         matrices = [self.head]
         for layer in self.layers:
             matrices += [one.weight for one in (layer.qkv, layer.out, layer.gate_up, layer.down)]
-        return sum(4 * matrix.shape[0] * matrix.shape[1] for matrix in matrices)
+        return matrices

@@ -9,7 +9,7 @@ from tests.gguf.files import save_gguf
 from tests.nn.test_gguf_weights import mixed
 from tests.nn.test_parity import Row
 from tests.nn.tiny import save_drafter
-from wager.errors import InputError
+from wager.errors import ConfigError, InputError
 from wager.llm import LLM
 from wager.nn.models import load_target
 from wager.nn.models.decoder import Decoder
@@ -18,15 +18,15 @@ from wager.nn.native.loader import PassOptions
 from wager.records import SamplingParams
 
 PAGES = list(range(40))
-NARROW, WIDE = PassOptions("on"), PassOptions("on", "full")
+NARROW, WIDE = PassOptions("on", activations="full"), PassOptions("on", "full")
 KINDS = {
     "Q4_0": "4-bit",
     "Q4_1": "4-bit",
     "Q4_K": "4-bit",
     "Q5_0": "8-bit",
     "Q8_0": "8-bit",
-    "Q5_1": "8-bit in groups of 16",
-    "Q5_K": "8-bit in groups of 16",
+    "Q5_1": "8-bit",
+    "Q5_K": "8-bit",
     "Q6_K": "8-bit in groups of 16",
     "mixed": "8-bit in groups of 16, 8-bit, 4-bit, float32",
 }
@@ -54,12 +54,39 @@ def test_the_bits_are_those_of_float32(kind: str, tmp_path: Path, ready: Library
         assert float(wanted.abs().max()) > 0.5
 
 
-def test_a_token_is_the_same_in_any_company(tmp_path: Path, ready: Library) -> None:
-    decoder = load_target(make(tmp_path / "a.gguf", "Q4_K"), options=NARROW)
+@pytest.mark.parametrize("activations", ["full", "int16", "int8"])
+def test_a_token_is_the_same_in_any_company(activations: str, tmp_path: Path, ready: Library) -> None:
+    options = PassOptions("on", activations=activations)
+    decoder = load_target(make(tmp_path / "a.gguf", "mixed"), options=options)
     ids = torch.randint(0, 97, (23,), generator=torch.Generator().manual_seed(5))
     row = Row(decoder, PAGES)
     alone = torch.cat([row.feed(ids[at : at + 1]) for at in range(23)])
     assert torch.equal(alone, Row(decoder, PAGES).feed(ids))
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_rounded_activations_change_little(kind: str, tmp_path: Path, ready: Library) -> None:
+    path = make(tmp_path / "a.gguf", kind)
+    wanted, differences = scores(load_target(path, options=WIDE), (9,))[0], []
+    for activations in ("auto", "int8"):
+        decoder = load_target(path, options=PassOptions("on", activations=activations))
+        assert f"{KINDS[kind]} weights, {8 if activations == 'int8' else 16}-bit" in str(decoder.layout)
+        found = scores(decoder, (9,))[0]
+        differences.append(float((found - wanted).norm() / wanted.norm()))
+    assert 0 < differences[0] < 2e-4 and 10 * differences[0] < differences[1] < 0.05
+
+
+def test_a_head_serves_guesses_with_8_bit_activations(tmp_path: Path, ready: Library) -> None:
+    path = make(tmp_path / "a.gguf", "Q8_0")
+    target, rounded = (load_target(path, options=PassOptions("on", activations=a)) for a in ("auto", "int8"))
+    hidden = torch.randn(5, 256, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(target.rough_logits(hidden), rounded.logits(hidden))
+    assert not torch.equal(target.rough_logits(hidden), target.logits(hidden))
+
+
+def test_a_model_without_quantised_weights_has_no_rounded_activations(tmp_path: Path, ready: Library) -> None:
+    with pytest.raises(ConfigError, match="activations = 'int16'"):
+        load_target(make(tmp_path / "a.gguf", "F16"), options=PassOptions("on", activations="int16"))
 
 
 def test_plain_torch_serves_until_the_library_is_ready(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from wager.errors import ModelError
 from wager.nn.kernels.quant_layers import Quantisation, check_dtype
 from wager.nn.kernels.support import refusal
 from wager.nn.models import llama, mistral, qwen2, qwen3
-from wager.nn.models.decoder import Decoder, DecoderSpec
+from wager.nn.models.decoder import Decoder, DecoderSpec, DecoderWeights
 from wager.nn.models.hf_config import pick_dtype
 from wager.nn.models.tensors import read_decoder, read_narrow_decoder, read_quant_decoder
+from wager.nn.narrow import NarrowDecoder
 from wager.nn.native.loader import PassOptions
 from wager.nn.native.pack import return_freed_memory
 from wager.nn.weights import WeightReader, read_config
@@ -60,7 +61,10 @@ def load_target(
     if bits is None:
         keeps_narrow = options is not None and options.keeps_narrow(reader.dtype, reader.device, layout)
         read = read_narrow_decoder if keeps_narrow else read_decoder
-        decoder = Decoder(spec, read(reader, spec), layout, options)
+        weights: DecoderWeights | NarrowDecoder = read(reader, spec)
+        if options is not None:
+            options.check_activations(isinstance(weights, NarrowDecoder) and weights.is_quantised)
+        decoder = Decoder(spec, weights, layout, options)
         return_freed_memory()
         return decoder
     check_dtype(reader.dtype)

@@ -22,15 +22,17 @@ log = logging.getLogger(__name__)
 
 
 class Matrix(ctypes.Structure):
-    """A packed weight."""
+    """A packed weight; the last three fields are those of codes, as source/matrix.h explains."""
 
     _fields_ = (
         ("panels", c_void_p),
-        ("scales", c_void_p),
         ("bias", c_void_p),
         ("num_panels", c_int64),
         ("num_inputs", c_int64),
         ("kind", c_int64),
+        ("limbs", c_int64),
+        ("has_offsets", c_int64),
+        ("half_scales", c_int64),
     )
 
 

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar, cast
 
 import torch
@@ -22,13 +22,14 @@ from wager.errors import ConfigError
 from wager.nn.layers.decoder_layer import LayerWeights, Linear
 from wager.nn.native import library
 from wager.nn.native.library import Library
-from wager.nn.native.pack import BYTES, FLOATS, HALVES, NAMES, Packer, dequantised
-from wager.nn.native.passes import Storage
+from wager.nn.native.pack import FLOATS, HALVES, INT8, NAMES, Packer, Storage, dequantised
 
 log = logging.getLogger(__name__)
 
 NATIVE_MODES = ("auto", "on", "off")
 WEIGHT_KINDS = ("auto", "full", "int8", "int4")
+ACTIVATION_KINDS = ("auto", "full", "int16", "int8")
+_LIMBS = {"full": 0, "int16": 2, "int8": 1}
 _NARROW_BITS = {"int8": 8, "int4": 4}
 # A larger network does not keep a second copy of its weights while the library is being built.
 MAX_WAITING_BYTES = 2 << 30
@@ -53,23 +54,45 @@ class PassOptions:
 
     `native` is "auto", "on" or "off"; the engine warns if "on" is impossible, otherwise it is "auto".
     `weights` "auto" keeps published bfloat16 weights, "full" widens them, "int8" rounds them to 8 bits with a
-    scale per group, and "int4", which only kernels support, to 4 bits. `is_drafter` makes "auto" int8 in
-    native passes, because a rounded drafter can only cost a guess. `kernels` says that the passes use the
-    kernels of a CUDA device.
+    scale per group, and "int4", which only kernels support, to 4 bits. `activations` says how native passes
+    round the inputs of products with quantised weights: "full" keeps float32, and "auto" is int16 for published
+    weights and int8 for those that are rounded here. `is_drafter` makes "auto" int8 in native passes, because a
+    rounded drafter can only cost a guess. `kernels` says that the passes use the kernels of a CUDA device.
     """
 
     native: str = "off"
     weights: str = "auto"
     is_drafter: bool = False
     kernels: bool = False
+    activations: str = "auto"
 
     def __post_init__(self) -> None:
-        for name, words in (("native", NATIVE_MODES), ("weights", WEIGHT_KINDS)):
+        allowed_words = (NATIVE_MODES, WEIGHT_KINDS, ACTIVATION_KINDS)
+        for name, words in zip(("native", "weights", "activations"), allowed_words, strict=True):
             if getattr(self, name) not in words:
                 raise ConfigError(name, getattr(self, name), "one of " + ", ".join(words))
         if self.weights == "int4" and not self.kernels:
             allowed = "auto, full or int8: int4 needs a CUDA device and kernels that are not off"
             raise ConfigError("weights", self.weights, allowed)
+        if self.rounds_activations and (self.kernels or self.native == "off"):
+            raise ConfigError("activations", self.activations, "auto or full: native passes are not in use")
+        if self.activations == "full" and self.weights == "int8" and not self.kernels:
+            raise ConfigError("activations", self.activations, "auto, int16 or int8 with int8 weights")
+
+    @property
+    def rounds_activations(self) -> bool:
+        """Whether rounded activations are asked for by name."""
+        return self.activations in ("int16", "int8")
+
+    def for_drafter(self, native: str) -> PassOptions:
+        """Returns the options of a drafter beside a network with these."""
+        return replace(self, native=native, activations="auto", is_drafter=True)
+
+    def check_activations(self, is_quantised: bool) -> None:
+        """Raises ConfigError if rounded activations are asked for, and no weights are kept quantised."""
+        if self.rounds_activations and self.weights != "int8" and not is_quantised:
+            allowed = "auto or full: only quantised weights are multiplied by rounded activations"
+            raise ConfigError("activations", self.activations, allowed)
 
     @property
     def quant_bits(self) -> int | None:
@@ -84,7 +107,13 @@ class PassOptions:
     @property
     def storage(self) -> Storage:
         automatic = self.weights == "auto"
-        return Storage(self.weights == "int8" or (self.is_drafter and automatic), automatic)
+        quantised = self.weights == "int8" or (self.is_drafter and automatic)
+        return Storage(quantised, automatic, self._limbs(quantised))
+
+    def _limbs(self, quantised: bool) -> int:
+        if self.is_drafter or (self.activations == "auto" and quantised):
+            return 1
+        return _LIMBS.get(self.activations, 2)
 
 
 class NativeLoader:
@@ -208,7 +237,8 @@ def _refusal(options: PassOptions, layout: str, example: Tensor) -> str:
 def describe_layout(library: Library, packer: Packer) -> str:
     """Returns a description of a native network's layout."""
     kinds = packer.kinds
-    if kinds <= {FLOATS, HALVES, BYTES}:
+    if kinds <= {FLOATS, HALVES, INT8}:
         kinds = {max(kinds)}
     kept = ", ".join(NAMES[kind] for kind in sorted(kinds, reverse=True))
-    return f"native {library.simd}: {kept} weights"
+    rounded = f", {8 * packer.limbs}-bit activations" if packer.limbs else ""
+    return f"native {library.simd}: {kept} weights{rounded}"

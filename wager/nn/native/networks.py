@@ -17,7 +17,7 @@ from wager.nn.layers.decoder_layer import LayerWeights
 from wager.nn.narrow import AnyWeight, NarrowLayer, dense
 from wager.nn.native.library import Library
 from wager.nn.native.loader import PassOptions, describe_layout
-from wager.nn.native.pack import Packer
+from wager.nn.native.pack import Packer, Storage
 from wager.nn.native.passes import (
     FeatureProjection,
     Heads,
@@ -26,7 +26,6 @@ from wager.nn.native.passes import (
     NativeHead,
     Shape,
     Stack,
-    Storage,
     make_packer,
 )
 from wager.nn.native.top import NativeTop
@@ -107,12 +106,16 @@ def native_decoder(
 
 
 def _heads(library: Library, packer: Packer, weight: AnyWeight, options: PassOptions) -> Heads:
-    """Returns the head and a quantised head for guesses, which a drafter reads in a fraction of the time."""
-    exact = NativeHead(library, packer, weight)
-    if options.weights != "auto" or options.storage.quantised:
-        return Heads(exact, exact)
-    rough = make_packer(library, [], [weight], 1, Storage(quantised=True))
-    return Heads(exact, NativeHead(library, rough, dense(weight)))
+    """Returns the head, and one for guesses with weights and activations of 8 bits at most.
+
+    A quantised head serves both. Another one gets a second form, which takes a fraction of the time to read.
+    """
+    exact = NativeHead(library, packer, packer.matrix(weight), weight.shape[0])
+    rounded = exact.rounded()
+    if rounded is not None or options.weights != "auto":
+        return Heads(exact, rounded or exact)
+    rough = make_packer(library, [], [weight], 1, Storage(quantised=True, limbs=1))
+    return Heads(exact, NativeHead(library, rough, rough.matrix(dense(weight)), weight.shape[0]))
 
 
 def native_drafter(

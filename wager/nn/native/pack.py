@@ -1,8 +1,8 @@
 """Converts weights to the layout of the native code: panels of outputs, in float32 or a narrower form.
 
-A published bfloat16 weight stays bfloat16, and a quantised weight of a GGUF file stays quantised: the product
-widens it in a register, so the results are those of float32 with fewer bytes to read. int8 is symmetric, with
-one scale per output and GROUP inputs. All weights of a network are in one memory area with large pages. This
+A published bfloat16 weight stays bfloat16, and a quantised weight of a GGUF file stays quantised: the values
+are those of float32 with fewer bytes to read. int8 is symmetric, with one scale per output and GROUP inputs.
+All weights of a network are in one memory area with large pages. source/matrix.h describes the layout. This
 module knows no model; passes.py uses it.
 """
 
@@ -22,45 +22,37 @@ from wager.nn.gguf_blocks import GroupedWeight
 from wager.nn.narrow import AnyWeight
 from wager.nn.native.library import Matrix
 
-FLOATS, HALVES, BYTES, NIBBLES, CODES, SHORTS = range(6)
-NAMES = ("float32", "bfloat16", "int8", "4-bit", "8-bit", "8-bit in groups of 16")
+FLOATS, HALVES, NIBBLES, CODES, SHORTS = range(5)
+INT8 = 5
+"""Among kinds of stored weights: codes that were made here, not published."""
+NAMES = ("float32", "bfloat16", "4-bit", "8-bit", "8-bit in groups of 16", "int8")
 """What each kind of stored weights is called."""
 GROUP = 32
 _ALIGN = 64
+_SMALLEST_HALF, _LARGEST_HALF = 2.0**-16, 65504.0
+"""Scales within these bounds become float16, by which the largest code changes by less than half a step."""
 
 
-class Quantised(NamedTuple):
-    """A weight [out, in] as int8 values and scales [out, groups]."""
-
-    values: Tensor
-    scales: Tensor
-
-    @property
-    def weight(self) -> Tensor:
-        """Returns the float32 weight that this represents."""
-        count = self.values.shape[1]
-        return self.values.float() * self.scales.repeat_interleave(GROUP, dim=1)[:, :count]
-
-
-def quantise(weight: Tensor) -> Quantised:
-    """Returns the nearest int8 weight."""
+def quantise(weight: Tensor) -> GroupedWeight:
+    """Returns the nearest int8 weight, with its inputs padded to whole groups."""
     outputs, inputs = weight.shape
     groups = F.pad(weight.float(), (0, -inputs % GROUP)).view(outputs, -1, GROUP)
     scales = groups.abs().amax(dim=2) / 127.0
+    fits = (scales >= _SMALLEST_HALF) & (scales <= _LARGEST_HALF)
+    scales = torch.where(fits, scales.to(torch.float16).float(), scales)
     steps = torch.where(scales > 0, scales, torch.ones_like(scales))
     values = (groups / steps[:, :, None]).round_().clamp_(-127, 127).to(torch.int8)
-    return Quantised(values.view(outputs, -1)[:, :inputs], scales)
+    return GroupedWeight(values.view(outputs, -1), scales, None, 8)
 
 
 def dequantised(weight: Tensor) -> Tensor:
     """Returns a weight rounded to int8, in its own dtype, as plain torch uses it."""
-    return quantise(weight).weight.to(weight.dtype)
+    return quantise(weight).weight[:, : weight.shape[1]].to(weight.dtype)
 
 
-def unsigned(values: Tensor) -> Tensor:
-    """Returns int8 values as the native code reads them: plus 128, with inputs padded to whole groups."""
-    missing = -values.shape[1] % GROUP
-    return F.pad(values.to(torch.int16) + 128, (0, missing), value=128).to(torch.uint8)
+def is_float16(numbers: Tensor) -> bool:
+    """Whether every value of a float32 tensor is exactly a float16."""
+    return torch.equal(numbers.to(torch.float16).float(), numbers)
 
 
 def is_bfloat16(weight: Tensor) -> bool:
@@ -104,17 +96,29 @@ def return_freed_memory() -> None:
         trim(0)
 
 
+class Storage(NamedTuple):
+    """How weights are stored and multiplied."""
+
+    quantised: bool = False
+    """Whether weights become int8."""
+    narrow: bool = True
+    """Whether weights may be bfloat16 where that is exact."""
+    limbs: int = 0
+    """Bytes of an activation that is multiplied by codes; 0: activations stay float32."""
+
+
 class Packer:
-    """Packs matrices for one vector width: int8 if `quantised`, else as published if `narrow`, else float32.
+    """Packs matrices for one vector width, in the form that `storage` asks for.
 
     What is published in bfloat16 or quantised stays so.
     """
 
-    def __init__(self, lanes: int, store: Store, quantised: bool = False, narrow: bool = True) -> None:
+    def __init__(self, lanes: int, store: Store, storage: Storage) -> None:
         self.lanes, self.panel = lanes, 2 * lanes
-        self._store = store
-        self._quantised, self._narrow = quantised, narrow
+        self._store, self._storage = store, storage
         self.kinds: set[int] = set()
+        self.limbs = 0
+        """Bytes of a rounded activation; 0 if no matrix is multiplied by rounded activations."""
 
     def vector(self, values: Tensor) -> int:
         """Returns the address of a copy of float values."""
@@ -148,57 +152,67 @@ class Packer:
         return halves.unflatten(1, (-1, self.lanes)).transpose(0, 1).flatten(0, 2)
 
     def _pack(self, weight: AnyWeight, bias: Tensor | None) -> Matrix:
+        own_bias = None if bias is None else self.vector(bias)
         if isinstance(weight, GroupedWeight):
-            return self._pack_codes(weight, bias)
+            return self._pack_codes(weight, own_bias, _native_kind(weight))
+        if self._storage.quantised:
+            return self._pack_codes(quantise(weight), own_bias, INT8, weight.shape[1])
         num_panels, inputs = weight.shape[0] // self.panel, weight.shape[1]
-        kind, scales = FLOATS, None
-        panels = weight.float()
-        if self._quantised:
-            values, by_output = quantise(weight)
-            by_panel = by_output.view(num_panels, self.panel, -1).transpose(1, 2)
-            scales = self._store.place(by_panel).data_ptr()
-            kind, panels = BYTES, unsigned(values)
-        elif self._narrow and is_bfloat16(panels):
+        kind, panels = FLOATS, weight.float()
+        if self._storage.narrow and is_bfloat16(panels):
             kind, panels = HALVES, F.pad(panels.to(torch.bfloat16), (0, inputs % 2))
         self.kinds.add(kind)
-        steps = panels.view(num_panels, self.panel, -1, (1, 2, 4)[kind])
+        steps = panels.view(num_panels, self.panel, -1, (1, 2)[kind])
         address = self._store.place(steps.transpose(1, 2)).data_ptr()
-        own_bias = None if bias is None else self.vector(bias)
-        return Matrix(address, scales, own_bias, num_panels, inputs, kind)
+        return Matrix(address, own_bias, num_panels, inputs, kind)
 
-    def _pack_codes(self, weight: GroupedWeight, bias: Tensor | None) -> Matrix:
-        """Packs a quantised weight; four bytes hold the codes of 8 or 4 consecutive inputs of an output."""
-        kind, weight = _native_form(weight)
-        num_panels, inputs = weight.shape[0] // self.panel, weight.shape[1]
-        codes = weight.codes.contiguous()
-        if kind == NIBBLES:
-            codes = codes[:, ::2] | (codes[:, 1::2] << 4)
-        words = codes.contiguous().view(torch.int32).view(num_panels, self.panel, -1)
+    def _pack_codes(
+        self, weight: GroupedWeight, bias: int | None, name: int, inputs: int | None = None
+    ) -> Matrix:
+        """Packs a quantised weight: a block of scales, offsets and codes for each panel and group.
+
+        `name` is the kind that is shown. `inputs` is the number without padding.
+        """
+        kind = CODES if name == INT8 else name
+        if kind == SHORTS:
+            weight = weight.regrouped(16)
+        num_panels, groups = weight.shape[0] // self.panel, weight.scales.shape[1]
         parts = [weight.scales] if weight.offsets is None else [weight.scales, weight.offsets]
-        scales = torch.stack([part.reshape(num_panels, self.panel, -1) for part in parts], dim=1)
-        self.kinds.add(kind)
+        half_scales = all(is_float16(part) for part in parts)
+        if half_scales:
+            parts = [part.to(torch.float16) for part in parts]
+        by_group = [part.reshape(num_panels, self.panel, groups).transpose(1, 2) for part in parts]
+        words = _code_bytes(weight, kind).view(torch.int32).view(num_panels, self.panel, groups, -1)
+        by_group.append(words.permute(0, 2, 3, 1).flatten(2))
+        blocks = torch.cat([part.contiguous().view(torch.uint8) for part in by_group], dim=2)
+        self.kinds.add(name)
+        self.limbs = self._storage.limbs
         return Matrix(
-            self._store.place(words.transpose(1, 2)).data_ptr(),
-            self._store.place(scales.permute(0, 3, 1, 2)).data_ptr(),
-            None if bias is None else self.vector(bias),
+            self._store.place(blocks).data_ptr(),
+            bias,
             num_panels,
-            inputs,
+            inputs or weight.shape[1],
             kind,
+            self.limbs,
+            weight.offsets is not None,
+            half_scales,
         )
 
 
-class _NativeForm(NamedTuple):
-    kind: int
-    weight: GroupedWeight
+def _native_kind(weight: GroupedWeight) -> int:
+    """Returns the narrowest kind that the native code has for a quantised weight."""
+    if weight.group != GROUP:
+        return SHORTS
+    return NIBBLES if weight.bits == 4 else CODES
 
 
-def _native_form(weight: GroupedWeight) -> _NativeForm:
-    """Returns the same weight in the narrowest form that the native code has for it."""
-    if weight.bits == 4 and weight.group == 32:
-        return _NativeForm(NIBBLES, weight.with_offsets())
-    if weight.group == 32 and weight.offsets is None:
-        return _NativeForm(CODES, weight)
-    return _NativeForm(SHORTS, weight.regrouped(16).with_offsets())
+def _code_bytes(weight: GroupedWeight, kind: int) -> Tensor:
+    """Returns the codes without signs; four bytes hold two runs of four codes of 4 bits."""
+    if kind != NIBBLES:
+        return weight.codes.contiguous().view(torch.uint8) ^ 128
+    codes = weight.codes if weight.offsets is not None else weight.codes + 8
+    runs = codes.view(codes.shape[0], -1, 2, 4).view(torch.uint8)
+    return (runs[:, :, 0] | (runs[:, :, 1] << 4)).flatten(1)
 
 
 def _change_rows(weight: AnyWeight, change: Callable[[Tensor], Tensor]) -> AnyWeight:

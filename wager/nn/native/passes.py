@@ -27,13 +27,14 @@ from wager.nn.native.library import (
     Ingest,
     Layer,
     Library,
+    Matrix,
     Net,
     Pass,
     Pool,
     num_threads,
     raise_refusal,
 )
-from wager.nn.native.pack import Extent, Packer, Store, room_for
+from wager.nn.native.pack import NIBBLES, Extent, Packer, Storage, Store, room_for
 from wager.nn.rope import Rotary
 
 
@@ -110,13 +111,6 @@ def _layer(packer: Packer, weights: LayerWeights | NarrowLayer, shape: Shape, wi
     )
 
 
-class Storage(NamedTuple):
-    """The format of stored weights: `quantised` means int8, `narrow` allows bfloat16 where it is exact."""
-
-    quantised: bool = False
-    narrow: bool = True
-
-
 def make_packer(
     library: Library,
     layers: Sequence[LayerWeights | NarrowLayer],
@@ -131,7 +125,7 @@ def make_packer(
     extents = [Extent(matrix.shape[0], max(1, matrix.shape[0] // 2), matrix.shape[1]) for matrix in matrices]
     extents += [Extent(w.qkv.weight.shape[0], head_dim, w.qkv.weight.shape[1]) for w in layers]
     store = Store(room_for(extents, library.panel, storage.quantised))
-    return Packer(library.lanes, store, storage.quantised, storage.narrow)
+    return Packer(library.lanes, store, storage)
 
 
 class RowTable:
@@ -171,10 +165,20 @@ def _pool(pool: KVPool) -> Pool:
 class NativeHead:
     """The product of the head."""
 
-    def __init__(self, library: Library, packer: Packer, weight: AnyWeight) -> None:
-        self._library, self._packer, self._size = library, packer, weight.shape[0]
-        self._matrix = packer.matrix(weight)
-        self._pointer, self._scratch = byref(self._matrix), Workspace()
+    def __init__(self, library: Library, packer: Packer, matrix: Matrix, num_outputs: int) -> None:
+        """`packer` owns the memory of the matrix."""
+        self._library, self._packer, self._size = library, packer, num_outputs
+        self._matrix = matrix
+        self._pointer, self._scratch = byref(matrix), Workspace()
+
+    def rounded(self) -> NativeHead | None:
+        """Returns the same head for activations of 8 bits, with the same memory; None without codes."""
+        own = self._matrix
+        if own.kind < NIBBLES:
+            return None
+        matrix = Matrix.from_buffer_copy(own)
+        matrix.limbs = 1
+        return NativeHead(self._library, self._packer, matrix, self._size)
 
     def __call__(self, hidden: Tensor) -> Tensor:
         hidden = hidden.contiguous()

@@ -11,9 +11,7 @@ constexpr int64_t OWN_ROWS = 64;  // up to here each thread makes rows ready for
 // Memory in which rows are made ready for products: for all threads together, or for each.
 struct Workspace {
     float* normed;
-    int8_t* bytes;
-    float* scales;
-    int32_t* sums;
+    RoundedRows rounded;
     int64_t width, groups;
 };
 
@@ -22,11 +20,12 @@ Workspace take_workspace(Scratch& scratch, int64_t rows, int64_t width, int thre
     const int64_t copies = rows > OWN_ROWS ? rows : rows * threads;
     Workspace space{};
     space.width = width;
-    space.groups = rounded_up(width, GROUP) / GROUP;
+    space.groups = rounded_up(width, 32) / 16;  // the smallest groups have 16 inputs
     space.normed = scratch.take<float>(copies * width);
-    space.bytes = scratch.take<int8_t>(copies * space.groups * GROUP);
-    space.scales = scratch.take<float>(copies * space.groups);
-    space.sums = scratch.take<int32_t>(copies * space.groups);
+    space.rounded.bytes = scratch.take<int8_t>(copies * space.groups * 16 * MAX_LIMBS);
+    space.rounded.scales = scratch.take<float>(copies * space.groups);
+    space.rounded.starts = scratch.take<int32_t>(copies * space.groups);
+    space.rounded.totals = scratch.take<float>(copies * space.groups);
     return space;
 }
 
@@ -39,13 +38,12 @@ class Inputs {
            const Member& me, const float* norm = nullptr, float eps = 0.0f)
         : x(x), stride(stride), count(count), norm(norm), eps(eps), w(w) {
         const bool shared = count > OWN_ROWS;
-        const int64_t first = shared ? 0 : me.rank * count, groups = rounded_up(w.num_inputs, GROUP) / GROUP;
+        const int64_t first = shared ? 0 : me.rank * count, at = first * space.groups;
+        const RoundedRows& all = space.rounded;
         normed = space.normed + first * space.width;
-        bytes = space.bytes + first * space.groups * GROUP;
-        scales = space.scales + first * space.groups;
-        sums = space.sums + first * space.groups;
-        rows = {norm ? normed : x, norm ? w.num_inputs : stride, bytes, scales, sums, groups * GROUP, groups};
-        ready = !norm && w.kind != BYTES;
+        rows = {norm ? normed : x, norm ? w.num_inputs : stride,
+                {all.bytes + at * 16 * MAX_LIMBS, all.scales + at, all.starts + at, all.totals + at, count}};
+        ready = !norm && !w.limbs;
         if (ready || !shared) return;
         me.work(phase, count, [&](int64_t m) { prepare(m); });
         ready = true;
@@ -63,9 +61,7 @@ class Inputs {
     const float* norm;
     float eps;
     const Matrix& w;
-    float *normed, *scales;
-    int8_t* bytes;
-    int32_t* sums;
+    float* normed;
     Rows rows;
     mutable bool ready;
 
@@ -75,9 +71,13 @@ class Inputs {
             rms_norm(from, norm, eps, w.num_inputs, normed + m * w.num_inputs);
             from = normed + m * w.num_inputs;
         }
-        if (w.kind == BYTES)
-            round_row(from, w.num_inputs, GROUP, bytes + m * rows.padded, scales + m * rows.groups,
-                      sums + m * rows.groups);
+        if (w.limbs) round_for(w, from, m);
+    }
+
+    void round_for(const Matrix& w, const float* from, int64_t m) const {
+        const auto round = w.kind == SHORTS ? (w.limbs == 1 ? round_row<1, 16> : round_row<2, 16>)
+                                            : (w.limbs == 1 ? round_row<1, 32> : round_row<2, 32>);
+        round(from, w.num_inputs, m, dot_zero(w), rows.rounded);
     }
 };
 

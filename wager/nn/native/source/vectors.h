@@ -16,6 +16,7 @@ constexpr int LANES = 16;
 constexpr int TILE_ROWS = 12;   // 12 x 2 sums, 2 weights and a broadcast: 27 of 32 registers
 constexpr int QUERY_ROWS = 6;   // attention: 6 queries x 4 vectors of keys, or
 constexpr int BLEND_ROWS = 4;   // 4 x 4 sums, 4 totals, 4 values and a broadcast
+constexpr int ROUNDED_ROWS = 8;
 #elif defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
 #define WAGER_SIMD "avx2"
@@ -23,6 +24,7 @@ constexpr int LANES = 8;
 constexpr int TILE_ROWS = 6;    // 6 x 2 sums, 2 weights and a broadcast: 15 of 16 registers
 constexpr int QUERY_ROWS = 2;
 constexpr int BLEND_ROWS = 2;
+constexpr int ROUNDED_ROWS = 4;
 #else
 #define WAGER_SIMD "plain"
 constexpr int LANES = 4;
@@ -31,10 +33,12 @@ constexpr int LANES = 4;
 constexpr int TILE_ROWS = 12;
 constexpr int QUERY_ROWS = 4;
 constexpr int BLEND_ROWS = 4;
+constexpr int ROUNDED_ROWS = 8;
 #else
 constexpr int TILE_ROWS = 6;
 constexpr int QUERY_ROWS = 2;
 constexpr int BLEND_ROWS = 2;
+constexpr int ROUNDED_ROWS = 4;
 #endif
 #endif
 
@@ -68,6 +72,23 @@ INLINE Vec splat(float x) { return Vec{x, x, x, x}; }
 INLINE Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
 #endif
 
+// LANES float16 numbers, which must be finite, as floats.
+INLINE Vec load_halves(const void* at) {
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+    return (Vec)_mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(at)));
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+    return (Vec)_mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(at)));
+#else
+    // The exponent is moved to its place and then made up for: 2^112 is the ratio of the two biases.
+    int16_t halves[LANES];
+    std::memcpy(halves, at, sizeof(halves));
+    IVec bits = {};
+    for (int i = 0; i < LANES; i++) bits[i] = halves[i];
+    const Vec size = as_floats((bits & 0x7fff) << 13) * 5.192296858534828e33f;
+    return as_floats(as_bits(size) | (bits & int32_t(0x80000000)));
+#endif
+}
+
 // Keeps a value in a register that is used several times: compilers else read it from memory for every use.
 INLINE Vec held(Vec value) {
 #if defined(__AVX512F__)
@@ -77,6 +98,8 @@ INLINE Vec held(Vec value) {
 #endif
     return value;
 }
+
+INLINE IVec held(IVec value) { return as_bits(held(as_floats(value))); }
 
 // A fused multiply-add of single numbers, rounded as the vectors are.
 INLINE float fma(float a, float b, float c) {
