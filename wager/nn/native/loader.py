@@ -55,9 +55,10 @@ class PassOptions:
     `native` is "auto", "on" or "off"; the engine warns if "on" is impossible, otherwise it is "auto".
     `weights` "auto" keeps published bfloat16 weights, "full" widens them, "int8" rounds them to 8 bits with a
     scale per group, and "int4", which only kernels support, to 4 bits. `activations` says how native passes
-    round the inputs of products with quantised weights: "full" keeps float32, and "auto" is int16 for published
-    weights and int8 for those that are rounded here. `is_drafter` makes "auto" int8 in native passes, because a
-    rounded drafter can only cost a guess. `kernels` says that the passes use the kernels of a CUDA device.
+    round the inputs of products with quantised weights: "full" keeps float32, and "auto" is int16 for
+    published weights and int8 for those that are rounded here. `is_drafter` makes "auto" int8 in native
+    passes, because a rounded drafter can only cost a guess. `kernels` says that the passes use the kernels
+    of a CUDA device.
     """
 
     native: str = "off"
