@@ -13,7 +13,7 @@ from tests.gguf.files import save_gguf
 
 PAGE = (ROOT / "docs" / "gguf.md").read_text(encoding="utf-8")
 WAYS = {
-    "as in the file": "narrow",
+    "as in the file, `--activations full`": "narrow",
     "`--weights full`": "float32",
     "`--weights int8`": "int8",
     "plain torch": "torch",
