@@ -38,6 +38,20 @@ def test_the_table_of_passes_is_the_result_file() -> None:
         assert memory == f"{data['memory_bytes'][WAYS[name]] / 1e6:.0f}"
 
 
+def test_the_table_of_activations_is_the_result_file() -> None:
+    data = result("gguf_activations")
+    table = PAGE.split("<!-- table: gguf activations -->")[1].split("<!-- end -->")[0]
+    rows = re.findall(r"^\| `(\w+)`.*? \| (\d.+) \|$", table, flags=re.MULTILINE)
+    assert [name for name, _ in rows] == ["int16", "int8", "full"]
+    for name, cells in rows:
+        *times, memory = cells.split(" | ")
+        own = data["milliseconds"][f"{name} activations"]
+        assert times == [f"{own[count]:.1f}" for count in ("1", "2", "4", "8", "16", "32")]
+        assert memory == f"{data['memory_bytes'][f'{name} activations'] / 1e6:.0f}"
+    head = data["head_for_guesses"]["shortest"]
+    assert f"in {head['8']:.1f} ms, and 16 positions in {head['16']:.1f} ms" in " ".join(PAGE.split())
+
+
 def test_the_figures_of_parity_are_the_result_file() -> None:
     data = result("gguf_parity")
     text = " ".join(PAGE.split())
