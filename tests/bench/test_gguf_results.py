@@ -27,9 +27,8 @@ def result(name: str) -> dict[str, Any]:
 
 def test_the_table_of_passes_is_the_result_file() -> None:
     data = result("gguf_passes")
-    rows = re.findall(
-        r"^\| (.+?) \| (\d.+) \|$", PAGE.split("<!-- table: gguf passes -->")[1], flags=re.MULTILINE
-    )
+    table = PAGE.split("<!-- table: gguf passes -->")[1].split("<!-- end -->")[0]
+    rows = re.findall(r"^\| (.+?) \| (\d.+) \|$", table, flags=re.MULTILINE)
     assert [name for name, _ in rows] == ["weights", *WAYS]
     for name, cells in rows[1:]:
         *times, memory = cells.split(" | ")
@@ -50,6 +49,18 @@ def test_the_table_of_activations_is_the_result_file() -> None:
         assert memory == f"{data['memory_bytes'][f'{name} activations'] / 1e6:.0f}"
     head = data["head_for_guesses"]["shortest"]
     assert f"in {head['8']:.1f} ms, and 16 positions in {head['16']:.1f} ms" in " ".join(PAGE.split())
+
+
+def test_the_table_of_rounding_is_the_result_file() -> None:
+    data = result("gguf_rounding")
+    table = PAGE.split("<!-- table: gguf rounding -->")[1].split("<!-- end -->")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (\d.+) \|$", table, flags=re.MULTILINE)
+    assert [name for name, _ in rows] == ["full", "int16", "int8"]
+    for name, cells in rows:
+        own = data["scores"][name]
+        wanted = [f"{own[key]:.1e}" for key in ("any_position", "last_position")]
+        wanted += [f"{own['nats'] / data['positions']:.1e}", str(own["other_best"])]
+        assert cells.split(" | ") == [*wanted, str(data["texts_by_rounding"][name]["identical"])]
 
 
 def test_the_figures_of_parity_are_the_result_file() -> None:
