@@ -40,13 +40,21 @@ def test_the_table_of_passes_is_the_result_file() -> None:
 def test_the_table_of_activations_is_the_result_file() -> None:
     data = result("gguf_activations")
     table = PAGE.split("<!-- table: gguf activations -->")[1].split("<!-- end -->")[0]
-    rows = re.findall(r"^\| `(\w+)`.*? \| (\d.+) \|$", table, flags=re.MULTILINE)
-    assert [name for name, _ in rows] == ["int16", "int8", "full"]
-    for name, cells in rows:
+    rows = re.findall(r"^\| (.+?) \| (\d.+) \|$", table, flags=re.MULTILINE)
+    names = ["int16 activations", "int8 activations", "full activations", "llama.cpp"]
+    assert [label for label, _ in rows] == [
+        "activations",
+        "`int16` (`auto`)",
+        "`int8`",
+        "`full`",
+        "llama.cpp",
+    ]
+    for name, (_, cells) in zip(names, rows[1:], strict=True):
         *times, memory = cells.split(" | ")
-        own = data["milliseconds"][f"{name} activations"]
+        own = data["milliseconds"][name]
         assert times == [f"{own[count]:.1f}" for count in ("1", "2", "4", "8", "16", "32")]
-        assert memory == f"{data['memory_bytes'][f'{name} activations'] / 1e6:.0f}"
+        num_bytes = data["memory_bytes"].get(name)
+        assert memory == ("-" if num_bytes is None else f"{num_bytes / 1e6:.0f}")
     head = data["head_for_guesses"]["shortest"]
     assert f"in {head['8']:.1f} ms, and 16 positions in {head['16']:.1f} ms" in " ".join(PAGE.split())
 
