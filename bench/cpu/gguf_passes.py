@@ -58,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--ways", nargs="+", choices=[*WAYS, LLAMA], default=[*WAYS, LLAMA])
     parser.add_argument("--out", type=Path)
     parser.add_argument(_MEMORY_FLAG, choices=list(WAYS), help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
@@ -68,9 +69,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     torch.set_num_threads(options.threads)
     found = {
-        **measure(options.model, options.rounds, options.context, options.threads),
+        **measure(options.model, options.rounds, options.context, options.threads, options.ways),
         "file_bytes": options.model.stat().st_size,
-        "memory_bytes": {name: own_process(options.model, name) for name in WAYS},
+        "memory_bytes": {name: own_process(options.model, name) for name in WAYS if name in options.ways},
     }
     names = ("rounds", "context", "threads")
     config = {"model": options.model.name} | {name: getattr(options, name) for name in names}
@@ -80,18 +81,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @torch.inference_mode()
-def measure(path: Path, rounds: int, context: int, threads: int) -> dict[str, dict[str, dict[str, float]]]:
+def measure(
+    path: Path, rounds: int, context: int, threads: int, ways: Sequence[str]
+) -> dict[str, dict[str, dict[str, float]]]:
     """Returns shortest times and medians by way and number of tokens, and those of the head for guesses."""
-    decoders = {name: load_target(path, options=options) for name, options in WAYS.items()}
+    decoders = {name: load_target(path, options=options) for name, options in WAYS.items() if name in ways}
     for name, decoder in decoders.items():
         print(f"{name}: {decoder.layout}", file=sys.stderr)
-    ids = token_ids(decoders["torch"], context + max(TOKENS))
+    guesser = load_target(path, options=PassOptions("on"))
+    ids = token_ids(guesser, context + max(TOKENS))
     runs: dict[tuple[str, int], Callable[[], Any]] = {}
     for count in TOKENS:
         for name, decoder in decoders.items():
             runs[name, count] = token_pass(decoder, context, count)
-        runs["head", count] = guesses_of(decoders["int16 activations"], count)
-    if find_spec("llama_cpp") is not None:
+        runs["head", count] = guesses_of(guesser, count)
+    if LLAMA in ways and find_spec("llama_cpp") is not None:
         peer = LlamaPasses(LLAMA, LlamaContext(LlamaModel(path), LlamaSettings(flash=True, threads=threads)))
         peer.read(ids[:context])
         runs |= {(LLAMA, count): peer.run(ids[context : context + count]) for count in TOKENS}

@@ -13,7 +13,7 @@ from tests.gguf.files import save_gguf
 
 PAGE = (ROOT / "docs" / "gguf.md").read_text(encoding="utf-8")
 WAYS = {
-    "as in the file": "narrow",
+    "as in the file, `--activations full`": "narrow",
     "`--weights full`": "float32",
     "`--weights int8`": "int8",
     "plain torch": "torch",
@@ -27,15 +27,48 @@ def result(name: str) -> dict[str, Any]:
 
 def test_the_table_of_passes_is_the_result_file() -> None:
     data = result("gguf_passes")
-    rows = re.findall(
-        r"^\| (.+?) \| (\d.+) \|$", PAGE.split("<!-- table: gguf passes -->")[1], flags=re.MULTILINE
-    )
+    table = PAGE.split("<!-- table: gguf passes -->")[1].split("<!-- end -->")[0]
+    rows = re.findall(r"^\| (.+?) \| (\d.+) \|$", table, flags=re.MULTILINE)
     assert [name for name, _ in rows] == ["weights", *WAYS]
     for name, cells in rows[1:]:
         *times, memory = cells.split(" | ")
         own = data["milliseconds"][WAYS[name]]
         assert times == [f"{own[count]:.1f}" for count in ("1", "2", "4", "8", "16", "32")]
         assert memory == f"{data['memory_bytes'][WAYS[name]] / 1e6:.0f}"
+
+
+def test_the_table_of_activations_is_the_result_file() -> None:
+    data = result("gguf_activations")
+    table = PAGE.split("<!-- table: gguf activations -->")[1].split("<!-- end -->")[0]
+    rows = re.findall(r"^\| (.+?) \| (\d.+) \|$", table, flags=re.MULTILINE)
+    names = ["int16 activations", "int8 activations", "full activations", "llama.cpp"]
+    assert [label for label, _ in rows] == [
+        "activations",
+        "`int16` (`auto`)",
+        "`int8`",
+        "`full`",
+        "llama.cpp",
+    ]
+    for name, (_, cells) in zip(names, rows[1:], strict=True):
+        *times, memory = cells.split(" | ")
+        own = data["milliseconds"][name]
+        assert times == [f"{own[count]:.1f}" for count in ("1", "2", "4", "8", "16", "32")]
+        num_bytes = data["memory_bytes"].get(name)
+        assert memory == ("-" if num_bytes is None else f"{num_bytes / 1e6:.0f}")
+    head = data["head_for_guesses"]["shortest"]
+    assert f"in {head['8']:.1f} ms, and 16 positions in {head['16']:.1f} ms" in " ".join(PAGE.split())
+
+
+def test_the_table_of_rounding_is_the_result_file() -> None:
+    data = result("gguf_rounding")
+    table = PAGE.split("<!-- table: gguf rounding -->")[1].split("<!-- end -->")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (\d.+) \|$", table, flags=re.MULTILINE)
+    assert [name for name, _ in rows] == ["full", "int16", "int8"]
+    for name, cells in rows:
+        own = data["scores"][name]
+        wanted = [f"{own[key]:.1e}" for key in ("any_position", "last_position")]
+        wanted += [f"{own['nats'] / data['positions']:.1e}", str(own["other_best"])]
+        assert cells.split(" | ") == [*wanted, str(data["texts_by_rounding"][name]["identical"])]
 
 
 def test_the_figures_of_parity_are_the_result_file() -> None:

@@ -59,12 +59,8 @@ def load_target(
     reader = WeightReader(path, pick_dtype(dtype, values, str(device)), device)
     bits = options.quant_bits if options is not None else None
     if bits is None:
-        keeps_narrow = options is not None and options.keeps_narrow(reader.dtype, reader.device, layout)
-        read = read_narrow_decoder if keeps_narrow else read_decoder
-        weights: DecoderWeights | NarrowDecoder = read(reader, spec)
-        if options is not None:
-            options.check_activations(isinstance(weights, NarrowDecoder) and weights.is_quantised)
-        decoder = Decoder(spec, weights, layout, options)
+        # NOTE: no name may hold the weights here, because what is freed later does not go back to the system.
+        decoder = Decoder(spec, _read_checked(reader, spec, layout, options), layout, options)
         return_freed_memory()
         return decoder
     check_dtype(reader.dtype)
@@ -72,3 +68,15 @@ def load_target(
     if reason:
         raise ModelError(f"weights in {bits} bits need kernels: {reason}")
     return Decoder(spec, read_quant_decoder(reader, spec, Quantisation(bits)), layout, options)
+
+
+def _read_checked(
+    reader: WeightReader, spec: DecoderSpec, layout: str, options: PassOptions | None
+) -> DecoderWeights | NarrowDecoder:
+    """Returns the weights in the form that these options can use; raises ConfigError if they ask for more."""
+    keeps_narrow = options is not None and options.keeps_narrow(reader.dtype, reader.device, layout)
+    read = read_narrow_decoder if keeps_narrow else read_decoder
+    weights: DecoderWeights | NarrowDecoder = read(reader, spec)
+    if options is not None:
+        options.check_activations(isinstance(weights, NarrowDecoder) and weights.is_quantised)
+    return weights
