@@ -34,7 +34,7 @@ from wager.train.drafter import (
     spread_layers,
 )
 from wager.train.drafter_quality import Measured, measure
-from wager.train.loop import Progress, TrainConfig, Trainer, read_checkpoint
+from wager.train.loop import PackedBatches, Progress, TrainConfig, Trainer, read_checkpoint
 from wager.train.outfolder import OutFolder
 from wager.train.settings import DrafterSettings, TargetSettings, lasting, read_taps
 from wager.train.teacher import FolderTeacher, MaskToken, TargetFolder, load_teacher, pick_mask_token
@@ -311,11 +311,12 @@ class DrafterTraining:
         def evaluate() -> dict[str, float]:
             return _as_figures(measure(net, teacher, greedy, self.device))
 
+        settings = train_config(self.settings)
         last = Trainer(
             net,
             loss,
-            rows,
-            train_config(self.settings),
+            PackedBatches(rows, settings.batch_rows, settings.seed, self.device),
+            settings,
             self.device,
             self.listener.updated,
             evaluate,

@@ -110,8 +110,8 @@ class FolderTeacher(HFTeacher):
     """A teacher in any dtype: the drafter receives float32, and the target's head its own dtype."""
 
     def observe(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        features, logits = super().observe(tokens)
-        return _widened(features), logits
+        features, hidden = super().observe(tokens)
+        return _widened(features), hidden
 
     def embed(self, tokens: Tensor) -> Tensor:
         return _widened(super().embed(tokens))
