@@ -325,7 +325,7 @@ class DrafterTraining:
             stop,
         ).run()
         save_drafter(net, config, self.out.path)
-        measured = measure(_as_saved(net), teacher, heldout, self.device)
+        measured = measure(as_saved(net), teacher, heldout, self.device)
         trained = Trained(self.out.path, last, measured, num_parameters)
         self._write_card(trained)
         return trained
@@ -361,7 +361,7 @@ class DrafterTraining:
         )
 
 
-def _as_saved(net: DFlashNet) -> DFlashNet:
+def as_saved(net: DFlashNet) -> DFlashNet:
     """Returns the drafter with its weights rounded as in the folder."""
     with torch.no_grad():
         for weight in net.parameters():
