@@ -37,7 +37,7 @@ def prompts(record: Record, template: str = CHATML, seed: int = 0, **options: fl
     source = QuestionSource(
         template_of(template), TOKENIZER, QuestionOptions(**{"max_prompt": 2000, **options})
     )
-    return [shown(question.prompt_ids) for question in source.of(record, random.Random(seed))]
+    return [shown(question.prompt_ids) for question in source.of([record], random.Random(seed))]
 
 
 def turns_of(template: str, end: str = "<|im_end|>") -> ChatTurns:
@@ -101,8 +101,16 @@ def test_prose_becomes_tasks_about_its_passages() -> None:
 
 def test_beginnings_have_a_kind_of_their_own() -> None:
     source = QuestionSource(template_of(CHATML), TOKENIZER, QuestionOptions(60, beginning_share=1.0))
-    (question,) = source.of(Record("word " * 200, "prose", source="book"), random.Random(1))
+    (question,) = source.of([Record("word " * 200, "prose", source="book")], random.Random(1))
     assert question.kind == "text" and question.source == "book" and 20 <= len(question.prompt_ids) <= 60
+
+
+def test_a_source_is_not_read_further_than_needed() -> None:
+    records = [Record(MARKED, "math", source="ab"[number % 2]) for number in range(20)]
+    source = QuestionSource(template_of(CHATML), TOKENIZER)
+    found = [question.source for question in source.of(records, random.Random(0), 3)]
+    assert sorted(found) == ["a"] * 3 + ["b"] * 3
+    assert len(list(source.of(records, random.Random(0)))) == 20
 
 
 def test_kinds_and_sources_have_even_shares() -> None:

@@ -107,12 +107,17 @@ class ChatTexts:
         return [ids for ids in found if ids is not None]
 
     def _answered(self, stage: str, asked: Sequence[tuple[str, list[int]]]) -> list[ChatText]:
-        """Returns the texts of a stage, some greedy and some sampled; texts that just began are dropped."""
+        """Returns the texts of a stage, some greedy and some sampled; texts that just began are dropped.
+
+        No prompt is answered greedily twice.
+        """
         settings, chance = self.settings, self._chance
         fitting = [(kind, ids) for kind, ids in asked if len(ids) <= settings.row_len - _LEAST_ROOM]
-        orders = []
+        orders, greedy = [], set[tuple[int, ...]]()
         for _, ids in fitting:
-            is_greedy = chance.random() < settings.greedy_share
+            is_greedy = chance.random() < settings.greedy_share and tuple(ids) not in greedy
+            if is_greedy:
+                greedy.add(tuple(ids))
             heat = round(chance.uniform(settings.min_temperature, settings.max_temperature), 2)
             orders.append(self._order(ids, 0.0 if is_greedy else heat, settings.row_len))
         texts = self._written(stage, orders)

@@ -13,6 +13,7 @@ import random
 import re
 import textwrap
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -30,7 +31,9 @@ _PASSAGES_PER_TEXT = _FUNCTIONS_PER_TEXT = 8
 _FUNCTION_LINES = (4, 40)
 _BEGINNING = (20, 250)
 """Length of the beginning of a text, in tokens."""
-_BEGINNING_CHARACTERS = 6000
+_CHARACTERS_PER_TOKEN = 24
+"""More than a token has on average, so that enough of a text is encoded."""
+_PROMPTS_AT_ONCE = 1024
 _LEAST_PROMPT = 4
 
 BEGINNINGS = "text"
@@ -47,13 +50,22 @@ class Question(NamedTuple):
     prompt_ids: list[int]
 
 
+class _Prompt(NamedTuple):
+    """A prompt before it is encoded; `num_tokens` cuts a text that is no chat."""
+
+    kind: str
+    source: str
+    text: str
+    num_tokens: int = 0
+
+
 @dataclass(frozen=True)
 class QuestionOptions:
     """The lengths and shares of questions."""
 
     max_prompt: int = 420
     """Longest prompt in tokens; longer ones are dropped."""
-    beginning_share: float = 0.3
+    beginning_share: float = 0.1
     """Share of the texts that are no chats whose beginning is a prompt as it is."""
     second_task_share: float = 0.35
     """Share of functions with two tasks."""
@@ -76,23 +88,56 @@ class QuestionSource:
     ) -> None:
         self.template, self.tokenizer = template, tokenizer
         self.options = options or QuestionOptions()
+        around = tokenizer.encode("")
+        self._begin = [token_id for token_id in around[:1] if token_id not in tokenizer.eos_ids]
 
-    def of(self, record: Record, chance: random.Random) -> Iterator[Question]:
-        """Yields the questions of one record; all random choices come from `chance`."""
-        messages = read_messages(record.text)
+    def of(
+        self, records: Iterable[Record], chance: random.Random, most_per_source: int | None = None
+    ) -> Iterator[Question]:
+        """Yields the questions of records, of each source at most about `most_per_source`.
+
+        All random choices come from `chance`. Prompts are encoded many at once, which uses all cores.
+        """
+        counts = Counter[tuple[str, str]]()
+        prompts = self._prompts(records, chance, most_per_source, counts)
+        while batch := list(islice(prompts, _PROMPTS_AT_ONCE)):
+            texts = [prompt.text for prompt in batch]
+            marked = self.tokenizer.backend.encode_batch(texts, add_special_tokens=False)
+            for prompt, found in zip(batch, marked, strict=True):
+                ids = found.ids
+                if prompt.num_tokens:  # a text that is no chat begins as the tokenizer begins texts
+                    ids = [*self._begin, *ids][: prompt.num_tokens]
+                if _LEAST_PROMPT <= len(ids) <= self.options.max_prompt:
+                    yield Question(prompt.kind, prompt.source, ids)
+
+    def _prompts(
+        self,
+        records: Iterable[Record],
+        chance: random.Random,
+        most: int | None,
+        counts: Counter[tuple[str, str]],
+    ) -> Iterator[_Prompt]:
+        for record in records:
+            source = (record.kind, record.source)
+            if most is None or counts[source] < most:
+                found = self._of_record(record, chance)
+                counts[source] += len(found)
+                yield from found
+
+    def _of_record(self, record: Record, chance: random.Random) -> list[_Prompt]:
+        kind, source, text = record.kind, record.source, record.text
         if record.prompt:
-            prompts = [record.prompt]
-        elif messages:
-            prompts = self._rendered(_up_to_an_answer(messages, chance))
-        else:
-            asked = self._tasks(record, chance)
-            prompts = [text for ask in asked for text in self._rendered([{"role": "user", "content": ask}])]
-        for prompt in prompts:
-            ids = self.tokenizer.encode(prompt, add_special=False)
-            if _LEAST_PROMPT <= len(ids) <= self.options.max_prompt:
-                yield Question(record.kind, record.source, ids)
-        if not messages and not record.prompt and chance.random() < self.options.beginning_share:
-            yield from self._beginning(record, chance)
+            return [_Prompt(kind, source, record.prompt)]
+        messages = read_messages(text)
+        if messages:
+            rendered = self._rendered(_up_to_an_answer(messages, chance))
+            return [_Prompt(kind, source, one) for one in rendered]
+        asked = [{"role": "user", "content": task} for task in self._tasks(record, chance)]
+        found = [_Prompt(kind, source, one) for ask in asked for one in self._rendered([ask])]
+        if chance.random() < self.options.beginning_share:
+            size = min(chance.randint(*_BEGINNING), self.options.max_prompt)
+            found.append(_Prompt(BEGINNINGS, source, text[: size * _CHARACTERS_PER_TOKEN], size))
+        return found
 
     def _tasks(self, record: Record, chance: random.Random) -> Iterator[str]:
         functions = list(islice(python_functions(record.text), _FUNCTIONS_PER_TEXT))
@@ -108,14 +153,6 @@ class QuestionSource:
             return [self.template.render(messages)]
         except RequestError:  # many templates refuse some roles, or some orders of turns
             return []
-
-    def _beginning(self, record: Record, chance: random.Random) -> Iterator[Question]:
-        ids = self.tokenizer.encode(record.text[:_BEGINNING_CHARACTERS])
-        while ids and ids[-1] in self.tokenizer.eos_ids:
-            ids.pop()
-        count = min(chance.randint(*_BEGINNING), self.options.max_prompt)
-        if len(ids) >= _LEAST_PROMPT:
-            yield Question(BEGINNINGS, record.source, ids[:count])
 
 
 def _up_to_an_answer(messages: list[Message], chance: random.Random) -> list[Message]:

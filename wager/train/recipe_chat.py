@@ -195,7 +195,9 @@ class ChatRecipe:
         most = min(settings.max_prompt, settings.row_len * 2 // 3)
         source = QuestionSource(self.target.template, self.target.tokenizer, QuestionOptions(most))
         chance = random.Random(f"{settings.seed} questions")
-        return [question for record in records for question in source.of(record, chance)]
+        # A source never needs more than this (see `mixed`), and making questions takes time.
+        num_kinds = len({record.kind for record in records})
+        return list(source.of(records, chance, 2 * -(-settings.own_text // num_kinds)))
 
     @property
     def _text_settings(self) -> dict[str, object]:
