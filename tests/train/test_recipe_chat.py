@@ -48,7 +48,7 @@ def test_the_whole_recipe_in_the_smallest(folder: Path, capsys: pytest.CaptureFi
     kinds = [own["kind"] for own in found["measured"]]
     assert {"chat", "code", "math", "prose"} <= set(kinds) <= {"chat", "code", "math", "prose", "text"}
     assert all(own["tokens_per_step"] >= 1.0 and own["temperature"] == 0.0 for own in found["measured"])
-    assert found["texts"] > 15 and found["tokens"] > 100
+    assert found["texts"] > 10 and found["tokens"] > 100
     for stage in ("held-out answers", "invented questions", "answers", "further questions", "update 6/6"):
         assert stage in said, stage
     assert "invented" in said.split("tokens of the target by kind:")[1].split("\n")[0]
@@ -120,4 +120,4 @@ def test_a_mistake_is_one_line(
 @pytest.mark.gpu
 def test_the_recipe_on_a_device(folder: Path) -> None:
     ChatRecipe(read_options(arguments(folder, "--device", "cuda"))).run()
-    assert torch.cuda.is_available() and figures(folder)["texts"] > 15
+    assert torch.cuda.is_available() and figures(folder)["texts"] > 10
