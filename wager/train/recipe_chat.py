@@ -38,7 +38,7 @@ from wager.train.drafter_training import (
     suggest_no_resume,
     train_config,
 )
-from wager.train.loop import Trainer
+from wager.train.loop import Trainer, read_checkpoint
 from wager.train.outfolder import OutFolder
 from wager.train.questions import Question, QuestionOptions, QuestionSource, mixed
 from wager.train.recipe_output import num_parameters, run_recipe, say, show
@@ -156,7 +156,10 @@ class ChatRecipe:
         self.corpus: Corpus = read_corpus(options.corpus, self.target.template, self.settings.documents)
 
     def run(self) -> None:
-        """Runs all stages and writes the folder."""
+        """Runs all stages and writes the folder. Raises InputError if an earlier run had other settings."""
+        if self.out.checkpoint.exists():
+            with suggest_no_resume():  # this must fail now, not after the texts are written
+                read_checkpoint(self.out.checkpoint, self._lasting, torch.device("cpu"))
         texts = self.texts()
         if self.device.type == "cuda":
             torch.set_float32_matmul_precision("high")
@@ -210,6 +213,12 @@ class ChatRecipe:
             "dtype": str(self.dtype),
             **{name: values[name] for name in _TEXT_SETTINGS},
         }
+
+    @property
+    def _lasting(self) -> dict[str, object]:
+        """Returns the settings that the weights depend on."""
+        own = {"mask_token_id": self.mask.token_id}
+        return {**lasting(self.settings), **lasting(self.chat), **self._text_settings, **own}
 
     def texts(self) -> Texts:
         """Returns the stored texts, or writes them. Raises InputError if the stored ones do not fit."""
@@ -270,11 +279,10 @@ class ChatRecipe:
             return {own.kind: own.tokens_per_step for own in found}
 
         config = replace(train_config(settings), max_seconds=chat.train_seconds)
-        last = {**self._text_settings, **lasting(settings), **lasting(chat)}
-        with suggest_no_resume():
-            return Trainer(
-                net, loss, batches, config, self.device, show, evaluate, self.out.checkpoint, last
-            ).run()
+        checkpoint = self.out.checkpoint
+        return Trainer(
+            net, loss, batches, config, self.device, show, evaluate, checkpoint, self._lasting
+        ).run()
 
     def evaluate(
         self, net: DFlashNet, teacher: FolderTeacher, heldout: dict[str, list[Text]], most: int | None = None
