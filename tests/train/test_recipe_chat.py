@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.train.chat_model import INST, PLAIN, save_chat_model, write_chat_corpus
+from tests.train.toy import Toy
 from wager.errors import ConfigError, InputError
 from wager.nn.models import load_target
 from wager.nn.models.dflash import check_pair, load_drafter
@@ -61,6 +62,25 @@ def test_the_whole_recipe_in_the_smallest(folder: Path, capsys: pytest.CaptureFi
     ChatRecipe(read_options(arguments(folder))).run()
     assert "held-out answers" not in capsys.readouterr().out
     assert (out / "model.safetensors").read_bytes() == weights
+
+
+def test_the_drafter_learns_a_targets_answers(toy: Toy, tmp_path: Path) -> None:
+    """The toy target repeats numbers in its chats, which a drafter learns in some updates."""
+    given = ["--model", str(toy.target.folder), "--corpus", str(toy.corpus), "--out", str(tmp_path / "out")]
+    sizes: dict[str, Any] = {
+        "own-text": 60,
+        "row-len": 96,
+        "max-prompt": 60,
+        "updates": 120,
+        "batch-rows": 8,
+        "anchors": 8,
+    }
+    sizes |= {"block-size": 6, "heldout-tokens": 20, "heldout-texts": 6, "evaluate-every": 0, "taps": "0-1-2"}
+    sizes |= {"lr": 0.012, "report-every": 60, "long-every": 5}
+    flags = [part for name, value in sizes.items() for part in (f"--{name}", str(value))]
+    ChatRecipe(read_options([*given, "--tiny", *flags])).run()
+    by_kind = {own["kind"]: own["tokens_per_step"] for own in figures(tmp_path)["measured"]}
+    assert by_kind["chat"] > 1.5
 
 
 def test_other_settings_are_refused_or_begin_anew(folder: Path) -> None:

@@ -144,6 +144,8 @@ class ChatTexts:
 
     def _outputs(self, stage: str, orders: Sequence[TextOrder], end_ids: frozenset[int]) -> list[list[int]]:
         """Writes a stage until its share of the time is over, and reports its speed."""
+        if not orders:
+            return []
         began = told = time.perf_counter()
 
         def tell(texts: int, tokens: int) -> None:
