@@ -85,7 +85,7 @@ class MaskToken(NamedTuple):
 
 def pick_mask_token(target: TargetFolder, asked: int = -1) -> MaskToken:
     """Returns the requested id, else the tokenizer's own, else an unused id, else a special token that no
-    text has.
+    text has or, last, one that no chat has.
     """
     tokenizer, vocab_size = target.tokenizer, target.spec.vocab_size
     if asked >= vocab_size:
@@ -103,6 +103,10 @@ def pick_mask_token(target: TargetFolder, asked: int = -1) -> MaskToken:
         for token_id, text in spare.items():
             if word in text.lower():
                 return MaskToken(token_id, f"the special token {text}, which occurs in no text")
+    used = "" if target.template is None else " ".join(target.template.sources.values())
+    for token_id, text in spare.items():
+        if used and text not in used:
+            return MaskToken(token_id, f"the special token {text}, which the chat template does not use")
     raise InputError("has no mask token and no unused id: set one with --mask-token-id", field="tokenizer")
 
 
