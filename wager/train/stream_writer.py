@@ -211,6 +211,7 @@ class StreamWriter:
             self._owners[slot] = None
             yield number, row[len(orders[number].prompt_ids) : last + 1].tolist()
         slots.is_active[at] = False
+        slots.positions[at] = 0  # an idle slot attends to one key
 
     def _refill(self, orders: Sequence[TextOrder], waiting: list[int]) -> None:
         """Gives free slots the next orders of the queue."""
