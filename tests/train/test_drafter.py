@@ -28,7 +28,9 @@ from wager.train.drafter import (
     block_mask,
     build_drafter,
     cut_blocks,
+    cut_text_blocks,
     drafter_config,
+    loss_of_blocks,
     save_drafter,
     spread_layers,
 )
@@ -74,8 +76,8 @@ def test_blocks_lie_inside_their_rows(seed: int, block: int, extra: int, most_kn
     sampling = BlockSampling(
         anchors=50, shortest=2, full_share=0.5, most_known=most_known, one_known_share=0.3
     )
-    starts, lengths, known = cut_blocks(3, length, block, sampling, seeded(seed))
-    assert starts.shape == lengths.shape == known.shape == (3, 50)
+    starts, lengths, known, stops = cut_blocks(3, length, block, sampling, seeded(seed))
+    assert starts.shape == lengths.shape == known.shape == (3, 50) and bool((stops == length).all())
     assert int(starts.min()) >= 1 and int((starts + block).max()) <= length
     assert int(lengths.min()) >= 2 and int(lengths.max()) <= block
     assert int(known.min()) >= 1 and bool((known <= most_known).all()) and bool((known < lengths).all())
@@ -83,7 +85,7 @@ def test_blocks_lie_inside_their_rows(seed: int, block: int, extra: int, most_kn
 
 def test_cutting_has_the_stated_shares() -> None:
     sampling = BlockSampling(anchors=20_000, shortest=4, full_share=0.6, most_known=7, one_known_share=0.7)
-    starts, lengths, known = cut_blocks(1, 60, 16, sampling, seeded(0))
+    starts, lengths, known, _ = cut_blocks(1, 60, 16, sampling, seeded(0))
     assert set(starts.flatten().tolist()) == set(range(1, 44))
     assert set(lengths.flatten().tolist()) == set(range(4, 17))
     assert set(known.flatten().tolist()) == set(range(1, 8))
@@ -102,7 +104,7 @@ def test_lessons_that_cannot_be_given_are_refused() -> None:
 
 def through_pools(net: DFlashNet, teacher: HFTeacher, tokens: Tensor, blocks: Blocks) -> Tensor:
     """Scores [length - known, vocab] of one block, by the drafter that runs at decoding time."""
-    start, length, known = (int(part) for part in blocks)
+    start, length, known, _ = (int(part) for part in blocks)
     drafter = fused_drafter(net)
     pool, pages = KVPool(drafter.pool_spec(12, 4)), list(range(12))
     features, _ = teacher.observe(tokens[None])
@@ -124,9 +126,9 @@ def test_the_loss_of_one_block_is_what_the_running_drafter_gives(seed: int, soft
         anchors=1, shortest=3, full_share=0.3, most_known=4, one_known_share=0.3, soft=soft
     )
     blocks = cut_blocks(1, LENGTH, BLOCK, sampling, seeded(seed))
-    start, length, known = (int(part) for part in blocks)
+    start, length, known, _ = (int(part) for part in blocks)
     scores = through_pools(net, teacher, tokens, blocks).log_softmax(dim=1)
-    target = teacher.observe(tokens[None])[1][0].softmax(dim=1)
+    target = teacher.head(teacher.observe(tokens[None])[1][0]).softmax(dim=1)
     total = weights = 0.0
     for depth in range(1, length - known + 1):
         place = start + known + depth - 1
@@ -148,12 +150,80 @@ def test_blocks_of_a_batch_do_not_disturb_each_other() -> None:
     for row in range(2):
         for anchor in range(3):
             own = Blocks(*(part[row, anchor] for part in blocks))
-            start, length, known = (int(part) for part in own)
+            start, length, known, _ = (int(part) for part in own)
             scores = through_pools(net, teacher, tokens[row], own).log_softmax(dim=1)
             wanted = tokens[row, start + known : start + length]
             found.append(-scores.gather(1, wanted[:, None])[:, 0])
     got = block_loss(net, teacher, tokens, sampling, seeded(2))
     assert got.item() == pytest.approx(float(torch.cat(found).mean()), rel=1e-5)
+
+
+def text_rows(lengths: list[int], firsts: list[int]) -> tuple[Tensor, Tensor]:
+    """Texts of these lengths as rows padded with zeros, and the ends for blocks from `firsts` on."""
+    tokens = torch.zeros(len(lengths), max(lengths), dtype=torch.long)
+    stops = torch.zeros_like(tokens)
+    for row, (length, first) in enumerate(zip(lengths, firsts, strict=True)):
+        tokens[row, :length] = torch.randint(1, VOCAB, (length,), generator=seeded(row + 9))
+        stops[row, first : length - 1] = length
+    return tokens, stops
+
+
+@given(seed=st.integers(0, 10**6), block=st.integers(2, 16), most_known=st.integers(1, 9))
+@settings(deadline=None, max_examples=60)
+def test_blocks_of_texts_begin_in_answers_and_know_a_token_less(
+    seed: int, block: int, most_known: int
+) -> None:
+    lengths, firsts = [30, 9, 17, 4], [20, 1, 15, 2]
+    _, stops = text_rows(lengths, firsts)
+    sampling = BlockSampling(
+        anchors=50, shortest=2, full_share=0.5, most_known=most_known, one_known_share=0.3
+    )
+    blocks = cut_text_blocks(stops, block, sampling, seeded(seed))
+    for row, (length, first) in enumerate(zip(lengths, firsts, strict=True)):
+        starts, known = blocks.starts[row], blocks.known[row]
+        assert set(starts.tolist()) <= set(range(first, length - 1))
+        assert bool((blocks.stops[row] == length).all())
+        assert int(known.min()) >= 1 and bool((starts + known < length).all())
+        assert bool((known < blocks.lengths[row]).all()) and int(blocks.lengths[row].max()) <= block
+
+
+def test_every_place_of_an_answer_is_a_start() -> None:
+    _, stops = text_rows([30, 9], [20, 1])
+    blocks = cut_text_blocks(stops, 8, BlockSampling(anchors=400), seeded(1))
+    assert set(blocks.starts[0].tolist()) == set(range(20, 29))
+    assert set(blocks.starts[1].tolist()) == set(range(1, 8))
+
+
+@pytest.mark.parametrize("soft", [0.0, 0.5])
+def test_the_loss_of_uneven_texts_is_the_loss_of_each_text_alone(soft: float) -> None:
+    """Neither the padding nor the tokens behind a text's end count, whatever they are."""
+    net, teacher = make_net(), make_teacher()
+    lengths, firsts = [30, 9, 17], [12, 1, 3]
+    tokens, stops = text_rows(lengths, firsts)
+    sampling = BlockSampling(anchors=6, shortest=3, full_share=0.5, one_known_share=0.4, soft=soft)
+    blocks = cut_text_blocks(stops, BLOCK, sampling, seeded(7))
+    assert bool((blocks.starts + blocks.lengths > blocks.stops).any()), "no block reaches over an end"
+    got = loss_of_blocks(net, teacher, tokens, blocks, sampling)
+    total = weight = 0.0
+    for row, length in enumerate(lengths):
+        own = Blocks(*(part[row : row + 1] for part in blocks))
+        alone = loss_of_blocks(net, teacher, tokens[row : row + 1, :length], own, sampling)
+        total, weight = total + alone.total.item(), weight + alone.weight.item()
+    assert got.total.item() == pytest.approx(total, rel=1e-6)
+    assert got.weight.item() == pytest.approx(weight, rel=1e-6)
+    mean = block_loss(net, teacher, tokens, sampling, seeded(7), stops)
+    assert mean.item() == pytest.approx(total / weight, rel=1e-6)
+    # A row that is full of text is a text whose end is never reached.
+    inside = cut_blocks(1, 30, BLOCK, sampling, seeded(3))
+    far = inside._replace(stops=inside.stops + 99)
+    one, other = (loss_of_blocks(net, teacher, tokens[:1], each, sampling) for each in (inside, far))
+    assert one.total.item() == other.total.item()
+
+
+def test_a_text_without_a_token_to_predict_is_refused() -> None:
+    _, stops = text_rows([30, 9], [12, 8])
+    with pytest.raises(InputError, match="own_text: has a text without a token to predict"):
+        cut_text_blocks(stops, BLOCK, BlockSampling(), seeded(0))
 
 
 def test_only_the_drafter_learns() -> None:

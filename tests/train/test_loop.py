@@ -4,12 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor, nn
 
 from wager.errors import InputError
-from wager.train.loop import Batches, Progress, TrainConfig, Trainer, progress_lines
+from wager.train.loop import PackedBatches, Progress, TrainConfig, Trainer, progress_lines
 
 ROWS = np.random.default_rng(0).integers(0, 11, (23, 6)).astype(np.int32)
 CONFIG = TrainConfig(updates=12, batch_rows=4, lr=0.02, warm_up=3, seed=5, checkpoint_every=5, report_every=3)
@@ -36,6 +37,10 @@ class Net(nn.Module):
         return nn.functional.cross_entropy(self.head(hidden * kept).flatten(0, 1), tokens[:, 1:].flatten())
 
 
+def packed(rows: npt.NDArray[np.int32], config: TrainConfig) -> PackedBatches:
+    return PackedBatches(rows, config.batch_rows, config.seed, CPU)
+
+
 def train(net: Net, config: TrainConfig = CONFIG, checkpoint: Path | None = None, stop_at: int = 0) -> float:
     """Train; with `stop_at`, that call of the loss fails."""
     calls = 0
@@ -47,7 +52,7 @@ def train(net: Net, config: TrainConfig = CONFIG, checkpoint: Path | None = None
             raise Interrupted
         return net.loss(tokens, generator)
 
-    return Trainer(net, loss, ROWS, config, CPU, checkpoint=checkpoint).run()
+    return Trainer(net, loss, packed(ROWS, config), config, CPU, checkpoint=checkpoint).run()
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -77,7 +82,7 @@ def test_the_loss_falls(optimizer: str) -> None:
     net, told = Net(), list[Progress]()
     rows = np.tile(np.arange(6, dtype=np.int32), (8, 1))
     config = TrainConfig(updates=60, batch_rows=4, lr=0.02, warm_up=5, report_every=20, optimizer=optimizer)
-    last = Trainer(net, net.loss, rows, config, CPU, told.append).run()
+    last = Trainer(net, net.loss, packed(rows, config), config, CPU, told.append).run()
     assert [progress.update for progress in told] == [20, 40, 60]
     assert last == told[-1].loss < told[0].loss / 2
     assert told[-1].lr < told[0].lr
@@ -109,7 +114,7 @@ def test_a_checkpoint_of_other_settings_names_the_difference(tmp_path: Path) -> 
 
     def run(settings: dict[str, object]) -> None:
         net = Net()
-        Trainer(net, net.loss, ROWS, CONFIG, CPU, checkpoint=path, settings=settings).run()
+        Trainer(net, net.loss, packed(ROWS, CONFIG), CONFIG, CPU, checkpoint=path, settings=settings).run()
 
     run({"lr": 0.02, "layers": 2})
     run({"layers": 2, "lr": 0.02})
@@ -123,11 +128,13 @@ def test_a_checkpoint_of_other_settings_names_the_difference(tmp_path: Path) -> 
 def test_a_run_that_is_stopped_goes_on_as_if_it_was_not(tmp_path: Path, every: int) -> None:
     config = replace(CONFIG, checkpoint_every=every)
     whole, cut, resumed = Net(), Net(), Net()
-    want = Trainer(whole, whole.loss, ROWS, config, CPU).run()
+    want = Trainer(whole, whole.loss, packed(ROWS, config), config, CPU).run()
     path, asked = tmp_path / "state.pt", iter([False, False, False, True])
     with pytest.raises(KeyboardInterrupt):
-        Trainer(cut, cut.loss, ROWS, config, CPU, checkpoint=path, stop=lambda: next(asked)).run()
-    assert Trainer(resumed, resumed.loss, ROWS, config, CPU, checkpoint=path).run() == want
+        Trainer(
+            cut, cut.loss, packed(ROWS, config), config, CPU, checkpoint=path, stop=lambda: next(asked)
+        ).run()
+    assert Trainer(resumed, resumed.loss, packed(ROWS, config), config, CPU, checkpoint=path).run() == want
     for name, weight in whole.state_dict().items():
         assert torch.equal(weight, resumed.state_dict()[name]), name
 
@@ -135,7 +142,7 @@ def test_a_run_that_is_stopped_goes_on_as_if_it_was_not(tmp_path: Path, every: i
 def test_evaluation_does_not_wait_for_a_report() -> None:
     net, told = Net(), list[Progress]()
     config = replace(CONFIG, evaluate_every=5, report_every=6)
-    Trainer(net, net.loss, ROWS, config, CPU, told.append, lambda: {"acceptance": 0.5}).run()
+    Trainer(net, net.loss, packed(ROWS, config), config, CPU, told.append, lambda: {"acceptance": 0.5}).run()
     assert [(one.update, one.evaluation is not None) for one in told] == [
         (5, True),
         (6, False),
@@ -147,9 +154,11 @@ def test_evaluation_does_not_wait_for_a_report() -> None:
 def test_an_empty_corpus_and_a_lost_loss_are_named() -> None:
     net = Net()
     with pytest.raises(InputError, match="corpus: has no rows"):
-        Trainer(net, net.loss, ROWS[:0], CONFIG, CPU).run()
+        Trainer(net, net.loss, packed(ROWS[:0], CONFIG), CONFIG, CPU).run()
     with pytest.raises(InputError, match="lr: the loss became nan at update 3"):
-        Trainer(net, lambda tokens, g: net.loss(tokens, g) * torch.nan, ROWS, CONFIG, CPU).run()
+        Trainer(
+            net, lambda tokens, g: net.loss(tokens, g) * torch.nan, packed(ROWS, CONFIG), CONFIG, CPU
+        ).run()
 
 
 def test_time_ends_training() -> None:
@@ -160,21 +169,21 @@ def test_time_ends_training() -> None:
 
 
 def test_batches_are_a_function_of_seed_and_update() -> None:
-    batches = Batches(ROWS, 4, seed=3)
+    batches = PackedBatches(ROWS, 4, 3, CPU)
     in_order = [batches.at(update) for update in range(12)]
-    again = Batches(ROWS, 4, seed=3)
+    again = PackedBatches(ROWS, 4, 3, CPU)
     for update in (11, 0, 7, 4):
-        assert np.array_equal(again.at(update), in_order[update])
-    numbered = Batches(np.arange(20, dtype=np.int32)[:, None], 4, seed=3)
-    epoch = np.concatenate([numbered.at(update) for update in range(5)])
+        assert torch.equal(again.at(update), in_order[update])
+    numbered = PackedBatches(np.arange(20, dtype=np.int32)[:, None], 4, 3, CPU)
+    epoch = torch.cat([numbered.at(update) for update in range(5)])
     assert sorted(epoch[:, 0].tolist()) == list(range(20))
-    assert Batches(ROWS[:2], 4, 0).at(9).shape == (2, 6)
+    assert PackedBatches(ROWS[:2], 4, 0, CPU).at(9).shape == (2, 6)
 
 
 def test_evaluation_is_reported_when_it_is_due() -> None:
     net, told = Net(), list[Progress]()
     config = replace(CONFIG, evaluate_every=6)
-    Trainer(net, net.loss, ROWS, config, CPU, told.append, lambda: {"acceptance": 0.5}).run()
+    Trainer(net, net.loss, packed(ROWS, config), config, CPU, told.append, lambda: {"acceptance": 0.5}).run()
     assert [progress.evaluation is not None for progress in told] == [False, True, False, True]
     lines = list(progress_lines(told[1]))
     assert lines[0].startswith("update 6/12  loss ") and lines[1].strip() == "acceptance 0.500"

@@ -8,10 +8,10 @@ import pytest
 from tests.architecture.layout import ROOT
 from wager.config import settings_of, with_values
 from wager.errors import ConfigError
-from wager.train.settings import DrafterSettings, TargetSettings, lasting, read_taps
+from wager.train.settings import ChatSettings, DrafterSettings, TargetSettings, lasting, read_taps
 
 
-@pytest.mark.parametrize("kind", [DrafterSettings, TargetSettings])
+@pytest.mark.parametrize("kind", [ChatSettings, DrafterSettings, TargetSettings])
 def test_every_setting_is_described_and_its_default_allowed(kind: type[Any]) -> None:
     for setting in settings_of(kind):
         assert setting.help.endswith(".") and setting.allowed.admits(setting.default), setting.name
@@ -57,7 +57,7 @@ def test_whole_numbers_become_floats_and_taps_layers() -> None:
     assert read_taps("auto") == () and read_taps("3") == (3,) and read_taps("1-9-17") == (1, 9, 17)
 
 
-@pytest.mark.parametrize("kind", [DrafterSettings, TargetSettings])
+@pytest.mark.parametrize("kind", [ChatSettings, DrafterSettings, TargetSettings])
 def test_the_page_lists_every_option_as_it_is(kind: type[Any]) -> None:
     page = (ROOT / "docs" / "train.md").read_text(encoding="utf-8")
     for setting in settings_of(kind):

@@ -12,6 +12,7 @@ from tokenizers import models, processors
 from tests.engine.conftest import add_tokenizer
 from tests.nn.tiny import SHAPE, save_target
 from wager.errors import ConfigError, InputError, ModelError
+from wager.text.chat import ChatTemplate
 from wager.text.tokenizer import Tokenizer
 from wager.train.teacher import TargetFolder, load_teacher, open_target, pick_mask_token
 
@@ -48,6 +49,11 @@ def test_the_mask_token_is_the_best_there_is(target: TargetFolder) -> None:
     padded = with_words(target, ["a", "b"], ["<end>", "<unk>", "<PAD>", "<|reserved_3|>"])
     assert pick_mask_token(padded).token_id == 3 and "<|reserved_3|>" in pick_mask_token(padded).reason
     assert pick_mask_token(with_words(target, ["a"], ["<end>", "<unk>", "<PAD>"])).token_id == 2
+    chat = with_words(target, ["a"], ["<end>", "<user>", "<repo>", "<file>"])
+    spare = pick_mask_token(replace(chat, template=ChatTemplate("{{ '<user>' + messages[0]['content'] }}")))
+    assert spare == (2, "the special token <repo>, which the chat template does not use")
+    with pytest.raises(InputError, match="has no mask token"):
+        pick_mask_token(chat)
 
 
 def test_no_mask_token_at_all_names_the_flag(target: TargetFolder) -> None:
@@ -87,9 +93,9 @@ def test_the_drafter_sees_wide_numbers(target: TargetFolder, dtype: str) -> None
     stored = torch.float32 if dtype == "auto" else torch.bfloat16
     assert next(teacher.model.parameters()).dtype == stored
     tokens = torch.arange(12).view(2, 6)
-    features, logits = teacher.observe(tokens)
+    features, hidden = teacher.observe(tokens)
     assert features.shape == (2, 6, 2 * SHAPE["hidden_size"]) and features.dtype == torch.float32
-    assert logits.shape == (2, 6, 360) and not features.requires_grad
+    assert torch.equal(teacher.head(hidden), teacher.model(tokens).logits) and not features.requires_grad
     embedded = teacher.embed(tokens)
     assert embedded.dtype == torch.float32
     assert teacher.head(embedded).shape == (2, 6, 360)

@@ -1,7 +1,7 @@
 """`wager train`: trains a DFlash drafter for a target, and writes a folder for `--drafter`.
 
 The settings are checked before anything is loaded. The stages are in wager.train; this file connects them
-with an engine that generates the target's text, with the progress display and with interrupts.
+with a writer of the target's text, with the progress display and with interrupts.
 """
 
 from __future__ import annotations
@@ -137,11 +137,9 @@ def corpus_files(named: Sequence[Path] | None, more: Sequence[Path] | None) -> l
 
 
 def _run(training: DrafterTraining) -> Trained:
-    from wager.cli.train_writer import EngineWriter
+    from wager.cli.train_writer import target_writer
 
-    settings, spec = training.settings, training.target.spec
-    context = min(settings.row_len + settings.heldout_tokens, spec.max_position)
-    with EngineWriter(training.target.folder, settings, training.device, context) as write:
+    with target_writer(training) as write:
         rows = training.rows(write)
         heldout = training.heldout(write)
     with (

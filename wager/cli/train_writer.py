@@ -1,14 +1,16 @@
-"""Generates a target's text with Wager's engine, in large batches, as training data for a drafter.
+"""Chooses the writer of a target's text, as training data for a drafter: the stream writer or the engine.
 
-wager.train may not import the engine, so `wager train` passes this writer to it. It uses plain decoding,
-because a large batch leaves little room for drafts. The engine is loaded on the first call, and released
-before the training loads the target again.
+On a CUDA device all texts advance together in the slots of `wager.train.stream_writer`. Elsewhere Wager's
+engine writes them, with plain decoding, because a large batch leaves little room for drafts; wager.train may
+not import the engine. Both write the same texts by seed. They load the target on the first call, and release
+it before the training loads it again.
 """
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 
@@ -16,9 +18,28 @@ import torch
 
 from wager.errors import ModelError
 from wager.llm import LLM
+from wager.nn.models.hf_config import pick_dtype
 from wager.records import SamplingParams
+from wager.train.drafter_training import DrafterTraining
 from wager.train.settings import DrafterSettings
-from wager.train.texts import TextOrder
+from wager.train.slot_decoder import can_capture, load_slot_decoder
+from wager.train.stream_writer import StreamWriter, lent_writer
+from wager.train.texts import TextOrder, Writer
+
+
+def target_writer(training: DrafterTraining) -> AbstractContextManager[Writer]:
+    """Returns the writer for the texts of a training, as a context that releases its memory."""
+    target, settings, device = training.target, training.settings, training.device
+    context = min(settings.row_len + settings.heldout_tokens, target.spec.max_position)
+    dtype = pick_dtype(settings.dtype, target.values, str(device))
+    if not can_capture(target.spec, dtype, device):
+        return EngineWriter(target.folder, settings, device, context)
+
+    def load() -> StreamWriter:
+        decoder = load_slot_decoder(target.folder, dtype, device, settings.write_rows, context)
+        return StreamWriter(decoder, target.tokenizer.eos_ids)
+
+    return lent_writer(load)
 
 
 class EngineWriter:

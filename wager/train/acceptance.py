@@ -50,8 +50,9 @@ def offered(net: DFlashNet, teacher: Teacher, rows: Rows, num_ranks: int = 8) ->
     """
     tokens, block = rows.tokens, net.spec.block_size
     num_rows = tokens.shape[0]
-    features, logits = teacher.observe(tokens)
-    noise = _noise(rows, block, logits.shape[-1]) if rows.temperature > 0 else None
+    features, states = teacher.observe(tokens)
+    vocab_size = teacher.head(states[:1, 0]).shape[-1]
+    noise = _noise(rows, block, vocab_size) if rows.temperature > 0 else None
     logprobs = np.zeros((num_rows, rows.num_output, block - 1, num_ranks), np.float16)
     ranks = np.full((num_rows, rows.num_output, block - 1), -1, np.int8)
     ends = rows.num_prompt + rows.num_output

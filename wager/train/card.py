@@ -76,7 +76,8 @@ def _measured(card: Card) -> str:
         "|---" * (4 + len(depths)) + "|",
     ]
     for own in card.measured:
-        label = "greedy" if own.temperature == 0 else f"T = {own.temperature:g}"
+        heat = "greedy" if own.temperature == 0 else f"T = {own.temperature:g}"
+        label = f"{own.kind}, {heat}" if own.kind else heat
         rates = " | ".join(f"{rate:.2f}" for rate in own.by_depth)
         lines.append(
             f"| {label} | {own.num_texts} | {own.num_tokens} | {own.tokens_per_step:.2f} | {rates} |"

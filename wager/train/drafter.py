@@ -3,7 +3,8 @@
 The input is a row of tokens, the target's features and distributions, and random anchors. The block of an
 anchor is [known tokens, MASK ...]; it sees the features before the anchor and itself, and predicts the tokens
 after the known ones. Block lengths and the number of known tokens vary, so that both are options at run time.
-Near depths have a higher weight. The labels are the tokens and the target's own distributions.
+Near depths have a higher weight. The labels are the tokens and the target's own distributions. A row is a
+part of a stream of text, or it has texts of any length, whose ends the blocks respect.
 """
 
 from __future__ import annotations
@@ -59,12 +60,14 @@ class Teacher(Protocol):
     """The target, as training uses it."""
 
     def observe(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns features [B, T, F] and logits [B, T, V] of rows, without gradient."""
+        """Returns features [B, T, F] and final hidden states [B, T, H] of rows, without gradient."""
         ...
 
     def embed(self, tokens: Tensor) -> Tensor: ...
 
-    def head(self, hidden: Tensor) -> Tensor: ...
+    def head(self, hidden: Tensor) -> Tensor:
+        """Returns the logits [..., V] of hidden states [..., H]."""
+        ...
 
 
 class HFTeacher:
@@ -85,8 +88,8 @@ class HFTeacher:
 
     @torch.no_grad()
     def observe(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        logits = self.model(tokens, use_cache=False).logits
-        return torch.cat([self._taken[index] for index in self.layer_ids], dim=-1), logits
+        hidden = self.model.model(tokens, use_cache=False).last_hidden_state
+        return torch.cat([self._taken[index] for index in self.layer_ids], dim=-1), hidden
 
     def embed(self, tokens: Tensor) -> Tensor:
         return self.model.get_input_embeddings()(tokens)
@@ -141,6 +144,15 @@ class Blocks(NamedTuple):
     """Position of the first known token, [B, A]."""
     lengths: Tensor
     known: Tensor
+    stops: Tensor
+    """Position at which the block's text ends; nothing is predicted from there on."""
+
+
+class WeightedLoss(NamedTuple):
+    """The weighted sum of the losses of all predicted tokens, and the sum of their weights."""
+
+    total: Tensor
+    weight: Tensor
 
 
 def spread_layers(num_target_layers: int, count: int = 5) -> tuple[int, ...]:
@@ -202,23 +214,42 @@ def build_drafter(config: dict[str, Any], seed: int = 0) -> DFlashNet:
 def cut_blocks(
     num_rows: int, length: int, block: int, sampling: BlockSampling, generator: torch.Generator
 ) -> Blocks:
-    """Samples anchors, lengths and numbers of known tokens of a batch with the generator.
+    """Samples the blocks of a batch of rows that are full of text; all blocks lie inside their rows.
 
     Raises InputError if rows are too short for a block with context before it and a token after it.
     """
     if length < block + 2:
         raise InputError(f"has rows of {length} tokens, too short for blocks of {block}", field="corpus")
+    starts = torch.randint(1, length - block, (num_rows, sampling.anchors), generator=generator)
+    return _cut_at(starts, torch.full_like(starts, length), block, sampling, generator)
+
+
+def cut_text_blocks(stops: Tensor, block: int, sampling: BlockSampling, generator: torch.Generator) -> Blocks:
+    """Samples the blocks of a batch of texts.
+
+    `stops` [B, T] is, at every position where a block may start, the position at which its text ends, and
+    elsewhere 0. A start has at least one token after it. Raises InputError if a row has no start.
+    """
+    if not bool((stops > 0).any(dim=1).all()):
+        raise InputError("has a text without a token to predict", field="own_text")
+    starts = torch.multinomial((stops > 0).float(), sampling.anchors, replacement=True, generator=generator)
+    return _cut_at(starts, stops.gather(1, starts), block, sampling, generator)
+
+
+def _cut_at(
+    starts: Tensor, stops: Tensor, block: int, sampling: BlockSampling, generator: torch.Generator
+) -> Blocks:
+    """Samples lengths and numbers of known tokens; every block has a token of its text to predict."""
     if not 2 <= sampling.shortest <= block:
         raise ConfigError("shortest", sampling.shortest, f"lengths from 2 to {block}")
-    shape = (num_rows, sampling.anchors)
-    starts = torch.randint(1, length - block, shape, generator=generator)
-    full = torch.rand(shape, generator=generator) < sampling.full_share
-    shorter = torch.randint(sampling.shortest, block + 1, shape, generator=generator)
+    full = torch.rand(starts.shape, generator=generator) < sampling.full_share
+    shorter = torch.randint(sampling.shortest, block + 1, starts.shape, generator=generator)
     lengths = torch.where(full, block, shorter)
-    one = torch.rand(shape, generator=generator) < sampling.one_known_share
-    several = torch.randint(1, sampling.most_known + 1, shape, generator=generator)
-    known = torch.where(one, 1, torch.minimum(several, lengths - 1))
-    return Blocks(starts, lengths, known)
+    one = torch.rand(starts.shape, generator=generator) < sampling.one_known_share
+    several = torch.randint(1, sampling.most_known + 1, starts.shape, generator=generator)
+    most = torch.minimum(lengths - 1, stops - starts - 1)
+    known = torch.where(one, 1, torch.minimum(several, most))
+    return Blocks(starts, lengths, known, stops)
 
 
 def block_mask(blocks: Blocks, length: int, block: int) -> Tensor:
@@ -240,18 +271,38 @@ def block_mask(blocks: Blocks, length: int, block: int) -> Tensor:
 
 
 def block_loss(
-    net: DFlashNet, teacher: Teacher, tokens: Tensor, sampling: BlockSampling, generator: torch.Generator
+    net: DFlashNet,
+    teacher: Teacher,
+    tokens: Tensor,
+    sampling: BlockSampling,
+    generator: torch.Generator,
+    stops: Tensor | None = None,
 ) -> Tensor:
-    """Returns the loss of a batch of rows [B, T]."""
+    """Returns the loss of a batch of rows [B, T].
+
+    Without `stops` the rows are full of text; with them, [B, T] on the CPU, they have texts (see
+    `cut_text_blocks`).
+    """
+    block = net.spec.block_size
+    if stops is None:
+        blocks = cut_blocks(tokens.shape[0], tokens.shape[1], block, sampling, generator)
+    else:
+        blocks = cut_text_blocks(stops, block, sampling, generator)
+    found = loss_of_blocks(net, teacher, tokens, blocks, sampling)
+    return found.total / found.weight
+
+
+def loss_of_blocks(
+    net: DFlashNet, teacher: Teacher, tokens: Tensor, blocks: Blocks, sampling: BlockSampling
+) -> WeightedLoss:
+    """Returns the loss of these blocks of a batch of rows [B, T]."""
+    blocks = Blocks(*(part.to(tokens.device) for part in blocks))
     num_rows, length = tokens.shape
     block = net.spec.block_size
-    blocks = Blocks(
-        *(part.to(tokens.device) for part in cut_blocks(num_rows, length, block, sampling, generator))
-    )
-    features, logits = teacher.observe(tokens)
+    features, states = teacher.observe(tokens)
     places = torch.arange(block, device=tokens.device)
     at = blocks.starts[:, :, None] + places  # [B, A, block] absolute positions
-    truth = tokens.gather(1, at.flatten(1)).view_as(at)
+    truth = tokens.gather(1, at.flatten(1).clamp(max=length - 1)).view_as(at)
     visible = places < blocks.known[:, :, None]
     ids = torch.where(visible, truth, net.spec.mask_token_id)
     positions = torch.cat(
@@ -259,8 +310,9 @@ def block_loss(
     )
     mask = block_mask(blocks, length, block)
     hidden = net(teacher.embed(ids.flatten(1)), features, positions, mask)
-    # Only positions after the known tokens and within the block are predicted.
-    asked = (~visible & (places < blocks.lengths[:, :, None])).flatten(1)
+    # Only positions after the known tokens, within the block and within its text are predicted.
+    within = (places < blocks.lengths[:, :, None]) & (at < blocks.stops[:, :, None])
+    asked = (~visible & within).flatten(1)
     depth = (places - blocks.known[:, :, None] + 1).flatten(1)[asked]
     weight = torch.exp(-(depth.float() - 1.0) / sampling.fade)
     scores = teacher.head(hidden[asked]).float()
@@ -268,9 +320,11 @@ def block_loss(
     loss = F.cross_entropy(scores, wanted, reduction="none") * (1.0 - sampling.soft)
     if sampling.soft > 0:
         row = torch.arange(num_rows, device=tokens.device)[:, None].expand(-1, asked.shape[1])[asked]
-        teaching = logits[row, at.flatten(1)[asked] - 1].float().softmax(dim=-1)
+        with torch.no_grad():
+            logits = teacher.head(states[row, at.flatten(1)[asked] - 1])
+            teaching = logits.float().softmax(dim=-1)
         loss = loss + sampling.soft * -(teaching * scores.log_softmax(dim=-1)).sum(dim=-1)
-    return (loss * weight).sum() / weight.sum()
+    return WeightedLoss((loss * weight).sum(), weight.sum())
 
 
 def save_drafter(

@@ -32,6 +32,8 @@ class Measured:
     tokens_per_step: float
     by_depth: list[float]
     """Share of accepted guesses at each depth, among those whose predecessors were all accepted."""
+    kind: str = ""
+    """The kind of the texts; empty if they are of all kinds."""
 
 
 def measure(

@@ -34,7 +34,7 @@ from wager.train.drafter import (
     spread_layers,
 )
 from wager.train.drafter_quality import Measured, measure
-from wager.train.loop import Progress, TrainConfig, Trainer, read_checkpoint
+from wager.train.loop import PackedBatches, Progress, TrainConfig, Trainer, read_checkpoint
 from wager.train.outfolder import OutFolder
 from wager.train.settings import DrafterSettings, TargetSettings, lasting, read_taps
 from wager.train.teacher import FolderTeacher, MaskToken, TargetFolder, load_teacher, pick_mask_token
@@ -311,11 +311,12 @@ class DrafterTraining:
         def evaluate() -> dict[str, float]:
             return _as_figures(measure(net, teacher, greedy, self.device))
 
+        settings = train_config(self.settings)
         last = Trainer(
             net,
             loss,
-            rows,
-            train_config(self.settings),
+            PackedBatches(rows, settings.batch_rows, settings.seed, self.device),
+            settings,
             self.device,
             self.listener.updated,
             evaluate,
@@ -324,7 +325,7 @@ class DrafterTraining:
             stop,
         ).run()
         save_drafter(net, config, self.out.path)
-        measured = measure(_as_saved(net), teacher, heldout, self.device)
+        measured = measure(as_saved(net), teacher, heldout, self.device)
         trained = Trained(self.out.path, last, measured, num_parameters)
         self._write_card(trained)
         return trained
@@ -360,7 +361,7 @@ class DrafterTraining:
         )
 
 
-def _as_saved(net: DFlashNet) -> DFlashNet:
+def as_saved(net: DFlashNet) -> DFlashNet:
     """Returns the drafter with its weights rounded as in the folder."""
     with torch.no_grad():
         for weight in net.parameters():

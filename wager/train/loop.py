@@ -1,7 +1,7 @@
 """The training loop that target and drafter share: optimiser, schedule, checkpoints, resume, progress.
 
-It knows only a loss function over a batch of rows. Every random choice depends on the seed and the number of
-the update, so a resumed run continues like an uninterrupted one.
+It knows only a source of batches and a loss function of a batch. Every random choice depends on the seed and
+the number of the update, so a resumed run continues like an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -69,29 +69,39 @@ class RunState:
     """Losses since the last report."""
 
 
-Loss = Callable[[Tensor, torch.Generator], Tensor]
 Report = Callable[[Progress], None]
+Batch = TypeVar("Batch")
+Found = TypeVar("Found", covariant=True)
 
 
-class Batches:
-    """Rows of a packed corpus in an order that is a pure function of (seed, update)."""
+class BatchSource(Protocol[Found]):
+    """Where the batches of a run come from."""
 
-    def __init__(self, rows: npt.NDArray[np.int32], batch_rows: int, seed: int) -> None:
+    def at(self, update: int) -> Found:
+        """Returns the batch of an update, on the device of the training; a pure function of the update."""
+        ...
+
+
+class PackedBatches:
+    """Rows of a packed corpus, as tokens [rows, length], in an order that depends on the seed."""
+
+    def __init__(self, rows: npt.NDArray[np.int32], batch_rows: int, seed: int, device: torch.device) -> None:
         if len(rows) == 0:
             raise InputError("has no rows for training", field="corpus")
-        self.rows = rows
+        self.rows, self.device = rows, device
         self.batch_rows = min(batch_rows, len(rows))
         self.seed = seed
         self._epoch = -1
         self._order: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
-    def at(self, update: int) -> npt.NDArray[np.int32]:
+    def at(self, update: int) -> Tensor:
         per_epoch = len(self.rows) // self.batch_rows
         epoch, place = divmod(update, per_epoch)
         if epoch != self._epoch:
             self._order = np.random.default_rng((self.seed, epoch)).permutation(len(self.rows))
             self._epoch = epoch
-        return self.rows[self._order[place * self.batch_rows : (place + 1) * self.batch_rows]]
+        rows = self.rows[self._order[place * self.batch_rows : (place + 1) * self.batch_rows]]
+        return torch.from_numpy(rows.astype(np.int64)).to(self.device, non_blocking=True)
 
 
 class Optimizers:
@@ -128,12 +138,12 @@ class Optimizers:
 
 
 @dataclass
-class Trainer:
+class Trainer(Generic[Batch]):
     """Runs updates on one module."""
 
     module: nn.Module
-    loss: Loss
-    rows: npt.NDArray[np.int32]
+    loss: Callable[[Batch, torch.Generator], Tensor]
+    batches: BatchSource[Batch]
     config: TrainConfig
     device: torch.device
     report: Report | None = None
@@ -147,7 +157,6 @@ class Trainer:
     def run(self) -> float:
         """Trains to the end, from a checkpoint if there is one; returns the last smoothed loss."""
         config = self.config
-        batches = Batches(self.rows, config.batch_rows, config.seed)
         optimizers = Optimizers(self.module, config)
         standing = self._resume(optimizers)
         first, before_s, began = standing.update, standing.elapsed_s, time.perf_counter()
@@ -157,7 +166,7 @@ class Trainer:
             if share >= 1.0:
                 break
             lr = config.lr * _schedule(update, share, config)
-            losses.append(self._update(batches.at(update), update, optimizers, lr))
+            losses.append(self._update(self.batches.at(update), update, optimizers, lr))
             done = update + 1
             if done % config.report_every == 0 or done == config.updates or self._is_evaluation(done):
                 standing.smoothed = _mean(losses, done)
@@ -182,14 +191,13 @@ class Trainer:
         share = update / self.config.updates
         return max(share, elapsed_s / self.config.max_seconds) if self.config.max_seconds else share
 
-    def _update(self, batch: npt.NDArray[np.int32], update: int, optimizers: Optimizers, lr: float) -> Tensor:
+    def _update(self, batch: Batch, update: int, optimizers: Optimizers, lr: float) -> Tensor:
         config = self.config
         generator = torch.Generator().manual_seed((config.seed * 1_000_003 + update) & 0x7FFFFFFF)
-        tokens = torch.from_numpy(batch.astype(np.int64)).to(self.device, non_blocking=True)
         kind = self.device.type
         enabled = config.mixed_precision and kind == "cuda"
         with torch.autocast(kind, torch.bfloat16, enabled=enabled):
-            loss = self.loss(tokens, generator)
+            loss = self.loss(batch, generator)
         loss.backward()
         nn.utils.clip_grad_norm_(self.module.parameters(), config.clip)
         optimizers.step(lr)

@@ -11,10 +11,9 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import sys
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +25,7 @@ import tokenizers
 import torch
 from torch import Tensor
 
-from wager.errors import InputError, WagerError
+from wager.errors import InputError
 from wager.train.corpus import Record, TokenArray, TokenCorpus, read_records, tokenize
 from wager.train.drafter import (
     BlockSampling,
@@ -41,7 +40,8 @@ from wager.train.drafter import (
 )
 from wager.train.generate import write_rows
 from wager.train.heldout import JudgeOptions, judge, losses, read_heldout
-from wager.train.loop import Progress, TrainConfig, Trainer, progress_lines
+from wager.train.loop import PackedBatches, TrainConfig, Trainer
+from wager.train.recipe_output import num_parameters, run_recipe, say, show
 from wager.train.target import TargetShape, build_model, next_token_loss, save_target
 from wager.train.tokenizer import (
     END_OF_TEXT,
@@ -62,6 +62,7 @@ LEAST_DOCUMENT = 24
 """Shorter documents begin no text of the target's own."""
 
 Rows = npt.NDArray[np.int32]
+Loss = Callable[[Tensor, torch.Generator], Tensor]
 
 
 @dataclass(frozen=True)
@@ -125,19 +126,6 @@ class DrafterPlan(NamedTuple):
     name: str
     shape: DrafterShape
     sampling: BlockSampling
-
-
-def say(*words: object) -> None:
-    print(time.strftime("%H:%M:%S"), *words, flush=True)
-
-
-def show(progress: Progress) -> None:
-    for line in progress_lines(progress):
-        say(line)
-
-
-def num_parameters(module: torch.nn.Module) -> int:
-    return sum(weight.numel() for weight in module.parameters())
 
 
 def texts_of(path: Path, seed: int, limit: int = 0) -> list[Record]:
@@ -282,6 +270,10 @@ class Recipe:
         """
         return replace(config, optimizer=self.options.optimizer, max_seconds=0.0 if self.tiny else seconds)
 
+    def train(self, net: torch.nn.Module, loss: Loss, rows: Rows, config: TrainConfig) -> None:
+        batches = PackedBatches(rows, config.batch_rows, config.seed, self.device)
+        Trainer(net, loss, batches, config, self.device, show).run()
+
     def learn_next_tokens(self, model: Any, rows: Rows, config: TrainConfig, compiled: bool) -> None:
         if compiled:  # all layers share the code of one layer, which compiles in seconds instead of a minute
             for layer in model.model.layers:
@@ -292,7 +284,7 @@ class Recipe:
         def loss(tokens: Tensor, _generator: torch.Generator) -> Tensor:
             return next_token_loss(model, tokens)
 
-        Trainer(model, loss, rows, config, self.device, show).run()
+        self.train(model, loss, rows, config)
 
     def own_text(self, model: Any, corpus: TokenCorpus) -> Rows:
         """Returns rows that begin with corpus text and continue as the target writes, greedy and sampled."""
@@ -341,8 +333,7 @@ class Recipe:
             return block_loss(net, quick, tokens, sampling, generator)
 
         say("drafter", plan.name, num_parameters(net), "parameters, layers", teacher.layer_ids)
-        timed = self.timed(training, self.options.drafter_seconds)
-        Trainer(net, loss, rows, timed, self.device, show).run()
+        self.train(net, loss, rows, self.timed(training, self.options.drafter_seconds))
         save_drafter(net, config, self.out / plan.name)
         plain = build_drafter(config).to(self.device)
         plain.load_state_dict({name: w.bfloat16().float() for name, w in net.state_dict().items()})
@@ -391,10 +382,4 @@ def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    try:
-        Recipe(read_options()).run()
-    except WagerError as error:
-        print(f"recipe: error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run_recipe(lambda: Recipe(read_options()).run())

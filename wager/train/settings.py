@@ -1,8 +1,8 @@
-"""Every setting of `wager train` and `wager train-target`: frozen, checked when created, with help and range.
+"""Every setting of `wager train`, `wager train-target` and the chat recipe, with its help and its range.
 
-The flags of both commands are generated from these fields. This module imports no torch and does not know
-what the values do. `lasting` returns the values that trained weights depend on: a run does not continue from
-a checkpoint with others.
+They are frozen and checked when created. All flags are generated from these fields. This module imports no
+torch and does not know what the values do. `lasting` returns the values that trained weights depend on: a run
+does not continue from a checkpoint with others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from wager.config import Allowed, settings_of
 from wager.errors import ConfigError
 
-__all__ = ["DrafterSettings", "TargetSettings", "lasting", "read_taps"]
+__all__ = ["ChatSettings", "DrafterSettings", "TargetSettings", "lasting", "read_taps"]
 
 _AUTO = "auto"
 
@@ -50,7 +50,7 @@ def _check(config: Any) -> None:
             object.__setattr__(config, setting.name, float(value))
 
 
-def lasting(config: DrafterSettings | TargetSettings) -> dict[str, object]:
+def lasting(config: ChatSettings | DrafterSettings | TargetSettings) -> dict[str, object]:
     """Returns the values that the trained weights depend on, by name."""
     return {one.name: getattr(config, one.name) for one in fields(config) if one.metadata["lasts"]}
 
@@ -139,6 +139,26 @@ class DrafterSettings:
             )
         if self.row_len < self.block_size + 2:
             raise ConfigError("row_len", self.row_len, f"at least block_size + 2 ({self.block_size + 2})")
+
+
+@dataclass(frozen=True)
+class ChatSettings:
+    """What the recipe of a chat model's drafter (recipe_chat.py) has besides the settings of a drafter."""
+
+    invented_share: float = _setting(
+        0.4, _number(0.0, 1.0), "Share of the texts whose questions the target invents."
+    )
+    follow_up_share: float = _setting(
+        0.13, _number(0.0, 1.0), "Number of further questions in finished chats, as a share of the texts."
+    )
+    question_tokens: int = _setting(160, _whole(8), "Longest invented question, in tokens.")
+    long_every: int = _setting(10, _whole(0), "Every so many updates have long rows of many texts; 0: none.")
+    longest_row: int = _setting(8192, _whole(8), "Longest of these rows, in tokens.")
+    write_seconds: float = _setting(150.0, _number(0.0, 1e6), "Time limit for writing texts.")
+    train_seconds: float = _setting(370.0, _number(0.0, 1e6), "Time limit for training; 0: none.")
+
+    def __post_init__(self) -> None:
+        _check(self)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from wager.errors import InputError
 from wager.text.chat import ChatTemplate
 from wager.train.corpus import Corpus, Record, Split, read_corpus, split_heldout, split_long_text, tokenize
 from wager.train.drafter_training import TrainingListener, pick_device, suggest_no_resume, train_config
-from wager.train.loop import Trainer, read_checkpoint
+from wager.train.loop import PackedBatches, Trainer, read_checkpoint
 from wager.train.outfolder import OutFolder
 from wager.train.settings import TargetSettings, lasting
 from wager.train.target import TargetShape, build_model, next_token_loss, save_target
@@ -132,11 +132,12 @@ class TargetTraining:
         def loss(tokens: Tensor, _generator: torch.Generator) -> Tensor:
             return next_token_loss(model, tokens)
 
+        config = train_config(settings)
         last = Trainer(
             model,
             loss,
-            rows,
-            train_config(settings),
+            PackedBatches(rows, config.batch_rows, config.seed, self.device),
+            config,
             self.device,
             self.listener.updated,
             lambda: {"nats per token": heldout_loss(model, heldout, self.device)},

@@ -85,7 +85,7 @@ class MaskToken(NamedTuple):
 
 def pick_mask_token(target: TargetFolder, asked: int = -1) -> MaskToken:
     """Returns the requested id, else the tokenizer's own, else an unused id, else a special token that no
-    text has.
+    text has or, last, one that no chat has.
     """
     tokenizer, vocab_size = target.tokenizer, target.spec.vocab_size
     if asked >= vocab_size:
@@ -103,6 +103,10 @@ def pick_mask_token(target: TargetFolder, asked: int = -1) -> MaskToken:
         for token_id, text in spare.items():
             if word in text.lower():
                 return MaskToken(token_id, f"the special token {text}, which occurs in no text")
+    used = "" if target.template is None else " ".join(target.template.sources.values())
+    for token_id, text in spare.items():
+        if used and text not in used:
+            return MaskToken(token_id, f"the special token {text}, which the chat template does not use")
     raise InputError("has no mask token and no unused id: set one with --mask-token-id", field="tokenizer")
 
 
@@ -110,8 +114,8 @@ class FolderTeacher(HFTeacher):
     """A teacher in any dtype: the drafter receives float32, and the target's head its own dtype."""
 
     def observe(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        features, logits = super().observe(tokens)
-        return _widened(features), logits
+        features, hidden = super().observe(tokens)
+        return _widened(features), hidden
 
     def embed(self, tokens: Tensor) -> Tensor:
         return _widened(super().embed(tokens))
