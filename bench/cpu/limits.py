@@ -49,7 +49,7 @@ def measure_limits(library: Library, spec: DecoderSpec, rounds: int) -> Limits:
 
 def _product(library: Library, outputs: int, inputs: int) -> NativeHead:
     packer = Packer(library.lanes, Store(2 * _FLOAT * outputs * inputs), narrow=False)
-    return NativeHead(library, packer, torch.randn(outputs, inputs))
+    return NativeHead(library, packer, packer.matrix(torch.randn(outputs, inputs)), outputs)
 
 
 def _median_s(product: NativeHead, rows: torch.Tensor, rounds: int) -> float:
