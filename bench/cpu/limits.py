@@ -16,7 +16,7 @@ import torch
 
 from wager.nn.models.decoder import DecoderSpec
 from wager.nn.native.library import Library
-from wager.nn.native.pack import Packer, Store
+from wager.nn.native.pack import Packer, Storage, Store
 from wager.nn.native.passes import NativeHead
 
 NEAR = (512, 256)
@@ -48,7 +48,7 @@ def measure_limits(library: Library, spec: DecoderSpec, rounds: int) -> Limits:
 
 
 def _product(library: Library, outputs: int, inputs: int) -> NativeHead:
-    packer = Packer(library.lanes, Store(2 * _FLOAT * outputs * inputs), narrow=False)
+    packer = Packer(library.lanes, Store(2 * _FLOAT * outputs * inputs), Storage(narrow=False))
     return NativeHead(library, packer, packer.matrix(torch.randn(outputs, inputs)), outputs)
 
 
