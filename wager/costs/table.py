@@ -33,6 +33,8 @@ _FIRST_SPREAD, _LOADED_SPREAD, _LEAST_CLIP = 0.1, 0.04, 0.1
 """Scatter (log) of samples at first, scatter of loaded times, which are means, and the smallest outlier."""
 _NEW, _REFIT = 8, 4
 """Samples up to which each leads to a new fit, and passes between two fits otherwise."""
+_MOVED = 0.002
+"""Change (log) of a mean below which no new fit is worth its time."""
 _SUPPORT, _NOISY = 2.0, 0.1
 """A size seen twice counts as much as its neighbours together where samples scatter by this much (log)."""
 
@@ -42,10 +44,12 @@ _LOG_SIZES = np.log2(np.maximum(np.arange(MAX_TOKENS + 1), 1))
 class _Cell:
     """A fading mean of the log times seen at one size."""
 
-    __slots__ = ("count", "last", "mean", "recent", "seen", "weight")
+    __slots__ = ("count", "fitted", "last", "mean", "recent", "seen", "weight")
 
     def __init__(self, value: float, clock: int, *, is_loaded: bool = False) -> None:
-        self.mean, self.last = value, clock
+        self.mean = self.fitted = value
+        """The mean now, and the one that the latest fit has used."""
+        self.last = clock
         self.weight = _MOVED_WEIGHT if is_loaded else 1.0
         self.count = int(self.weight)
         self.seen = 0 if is_loaded else 1
@@ -127,7 +131,8 @@ class CostTable:
         if not shift:
             is_shift = len(self._outliers) >= SHIFT_STRIKES
             cell.add(value, self._clock, is_shift=is_shift)
-            if is_shift or cell.count <= _NEW or self._clock % _REFIT == 0:
+            is_due = self._clock % _REFIT == 0 and abs(cell.mean - cell.fitted) > _MOVED
+            if is_shift or cell.count <= _NEW or is_due:
                 self._curve = None
         return shift
 
@@ -185,6 +190,8 @@ class CostTable:
             return np.exp(self._prior)
         sizes = np.array(sorted(self._cells))
         cells = [self._cells[size] for size in sizes.tolist()]
+        for cell in cells:
+            cell.fitted = cell.mean
         weights = np.array([cell.faded(self._clock) for cell in cells])
         residuals = np.array([cell.mean for cell in cells]) - self._prior[sizes]
         logs = self._prior[sizes] + _supported(_LOG_SIZES[sizes], residuals, weights, self._spread)
