@@ -198,7 +198,10 @@ class CostModel:
         return 0.0 if model is None else model.start_ms(num_starting, begins=begins)
 
     def _draft_model(self, drafter: str, rows: int) -> DraftModel:
-        return self._drafts.setdefault(drafter, self._new_model(rows))
+        known = self._drafts.get(drafter)
+        if known is None:
+            known = self._drafts[drafter] = self._new_model(rows)
+        return known
 
     def _new_model(self, rows: int) -> DraftModel:
         plain_ms = self.plain_ms(1, 0)
