@@ -102,7 +102,7 @@ def test_a_lone_row_is_asked_less_often_in_long_plain_runs_where_asking_takes_ti
     policy = Auto(known_costs(FLAT))
     policy.learn(step(share(row=Row("r", drafters=()))))  # no device overlaps with the host
     asked = [policy.inquire(Coming(1, 1, num_plain=n)).asks for n in range(400)]
-    assert all(asked[:32]) and sum(asked[200:]) == pytest.approx(200 / LONGEST_PAUSE, abs=2)
+    assert all(asked[:64]) and sum(asked[200:]) == pytest.approx(200 / LONGEST_PAUSE, abs=2)
 
 
 @pytest.mark.parametrize("num_rows", [16, 17])

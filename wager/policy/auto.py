@@ -64,7 +64,7 @@ SURPRISE = 4.0
 """Standard deviations by which an exploration's draft must have been better than expected to cost nothing."""
 LONG_PLAIN = 256
 """Plain steps in a row in which the pauses between asking many rows grow by their first length."""
-PLAIN_PER_PAUSE, LONGEST_PAUSE = 16, 3
+PLAIN_PER_PAUSE, LONGEST_PAUSE = 32, 2
 """Plain steps in a row that make the pause between asking a step longer where no device overlaps, and the
 longest such pause."""
 FEW_OCTAVES = 4
