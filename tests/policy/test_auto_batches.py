@@ -21,7 +21,7 @@ from tests.policy.situations import (
 )
 from wager.costs import CostModel, DraftShape, DraftTime, PassTime
 from wager.policy import Coming, Controller, Experience, Row
-from wager.policy.auto import LONGEST_PAUSE, Auto
+from wager.policy.auto import Auto
 from wager.policy.exploration import EXPLORED_SHARE
 from wager.trace.costs import CostCurve
 
@@ -96,13 +96,6 @@ def test_drafters_of_many_rows_are_asked_now_and_then_in_long_plain_runs() -> No
     assert all(asked[1])
     assert sum(asked[8]) == pytest.approx(200 / 3, abs=4) and sum(asked[64]) == pytest.approx(200 / 6, abs=7)
     assert all(asked[64][:4]), "not at once: a plain step or two may lie between two that draft"
-
-
-def test_a_lone_row_is_asked_less_often_in_long_plain_runs_where_asking_takes_time() -> None:
-    policy = Auto(known_costs(FLAT))
-    policy.learn(step(share(row=Row("r", drafters=()))))  # no device overlaps with the host
-    asked = [policy.inquire(Coming(1, 1, num_plain=n)).asks for n in range(400)]
-    assert all(asked[:64]) and sum(asked[200:]) == pytest.approx(200 / LONGEST_PAUSE, abs=2)
 
 
 @pytest.mark.parametrize("num_rows", [16, 17])

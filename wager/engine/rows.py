@@ -220,16 +220,19 @@ def outcome_of(
     """The outcome of the step as the policy is told it; it covers the whole time of the step.
 
     The time of deciding and of learning (`learn_ms`, from the previous step) is charged to the draft, the
-    rest to the pass, also in a step that did not draft. learning.py moves what plain decoding spends.
+    rest to the pass.
     """
-    shares, num_tokens = [], 0
+    shares, num_tokens, drafted = [], 0, False
     for row in rows:
         verdict, offer, num_nodes = row.verdict, row.offer, row.tree.num_nodes
         accepted = 0 if verdict is None else len(verdict.accepted)
         shares.append(RowOutcome(row.view, offer, num_nodes, accepted, row.emitted, row.draft))
         num_tokens += row.num_tokens + num_nodes
+        drafted = drafted or offer.drafter is not None
     deciding_ms = stage_ms["bet"] + stage_ms["draft"] + stage_ms["arrange"] + learn_ms
     verify_ms = sum([stage_ms[stage] for stage in ("plan", "verify", "accept", "commit", "emit")])
+    if not drafted:
+        verify_ms, deciding_ms = verify_ms + deciding_ms, 0.0
     return StepOutcome(shares, num_tokens, verify_ms, deciding_ms, is_typical=is_typical, plan=bets)
 
 

@@ -64,9 +64,6 @@ SURPRISE = 4.0
 """Standard deviations by which an exploration's draft must have been better than expected to cost nothing."""
 LONG_PLAIN = 256
 """Plain steps in a row in which the pauses between asking many rows grow by their first length."""
-PLAIN_PER_PAUSE, LONGEST_PAUSE = 32, 2
-"""Plain steps in a row that make the pause between asking a step longer where no device overlaps, and the
-longest such pause."""
 FEW_OCTAVES = 4
 """Octaves of rows, up to 16 rows, that are asked about even if that delays a step: they draft too often."""
 MOST_LATE = 0.5
@@ -121,8 +118,6 @@ class Auto:
         """The account of all requests after the latest step."""
         self._late_ms = 0.0
         """Time by which asking drafters has delayed plain steps, less the share of time that it may take."""
-        self._overlaps = True
-        """Whether a device runs while drafters are asked."""
         self._since_whole: dict[str, int] = {}
         """Drafts since the last whole one, by drafter."""
 
@@ -134,8 +129,6 @@ class Auto:
         # Asking many rows takes the host some time, and the longer they have been plain the longer they stay.
         octave = octave_of(coming.num_rows)
         pause = octave * (1 + coming.num_plain // LONG_PLAIN) if octave > 1 else 1
-        if not self._overlaps:  # Nothing runs while the host asks.
-            pause = max(pause, min(coming.num_plain // PLAIN_PER_PAUSE, LONGEST_PAUSE))
         is_due = coming.num_plain <= pause or coming.num_plain % pause == 0
         return Inquiry(is_due and (octave <= FEW_OCTAVES or self._late_ms <= 0.0))
 
@@ -284,7 +277,6 @@ class Auto:
     # -- after the step
 
     def learn(self, outcome: StepOutcome) -> None:
-        self._overlaps = outcome.overlaps
         drafted = [share for share in outcome.rows if share.draft is not None]
         plan = outcome.plan
         price = plan.details.price if plan and isinstance(plan.details, _Details) else None
