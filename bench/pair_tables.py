@@ -1,9 +1,9 @@
-"""The demo pair's figures as Markdown, and their places in the pages.
+"""The figures of the pairs that ship as Markdown, and their places in the pages.
 
     python -m bench.pair_tables
 
-Reads bench/results/{bench_greedy,bench_sampled,bench_peers,bench_native,bench_native_off,pair}.json, measures
-nothing. A table stands between two comment lines that name it; a test compares the pages with the results.
+Reads the result files that it names under bench/results, measures nothing. A table stands between two comment
+lines that name it; a test compares the pages with the results.
 """
 
 from __future__ import annotations
@@ -23,6 +23,55 @@ RESULTS = ROOT / "bench" / "results"
 def _result(name: str) -> dict[str, Any]:
     data: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))["data"]
     return data
+
+
+def overview_table() -> str:
+    """One line for each machine and target: tokens per second, and the speed-ups of `auto` and of the best
+    fixed length or tree.
+    """
+    llama = _result("cpu_peers_smollm2")["whole_requests"]["tokens_per_s"]["llama.cpp, same file"]["mean"]
+    transformers = _mean_speed(_result("bench_peers")["summary"], "transformers", "tokens_per_s")
+    lines = [
+        ("two CPU cores", "SmolLM2-135M, Q4_1", *_overview("bench_smollm2_greedy"), f"llama.cpp {llama:.0f}"),
+        (
+            "two CPU cores",
+            "the demo pair, 18M",
+            *_overview("bench_greedy"),
+            f"`transformers` {transformers:.0f}",
+        ),
+    ]
+    device = _result("gpu_pair_policies")["figures"]["greedy"]
+    means = device["geometric_mean_behind_the_first_token"]
+    speeds = [_mean_speed(device, name, "decode_tokens_per_s") for name in ("ar", "auto")]
+    best = max(value for name, value in means.items() if name != "auto")
+    figures = (f"{speeds[0]:.0f}", f"{speeds[1]:.0f}", f"{means['auto']:.2f}", f"{best:.2f}")
+    lines.append(
+        ("one H200", "the demo pair, grown to the shape of an 8B model", *figures, "[below](#on-a-gpu)")
+    )
+    head = ("machine", "target", "plain", "`auto`", "speed-up", "best fixed", "other decoders, plain")
+    return markdown(head, lines)
+
+
+def _overview(name: str) -> tuple[str, ...]:
+    summary = _result(name)["summary"]
+    speeds = [_mean_speed(summary, policy, "tokens_per_s") for policy in ("ar", "auto")]
+    speedup = summary["geometric_mean_over_kinds"]["auto"]
+    best = summary["best_fixed_geometric_mean"]
+    return (f"{speeds[0]:.0f}", f"{speeds[1]:.0f}", f"{speedup:.2f}", f"{best:.2f}")
+
+
+def _mean_speed(summary: dict[str, Any], name: str, field: str) -> float:
+    return _mean([summary["by_kind"][kind][name][field] for kind in KINDS])
+
+
+def busy_table() -> str:
+    """Speed beside busy processes as a share of the idle speed."""
+    found, lines = _result("busy"), []
+    for model, said in (("demo", "demo pair"), ("smollm2", "SmolLM2")):
+        for policy in ("ar", "auto"):
+            shares = [f"{found[model][policy][count]['of_idle']:.2f}" for count in ("1", "2")]
+            lines.append((f"{said}, `{policy}`", *shares))
+    return markdown(("", "one busy", "two busy"), lines)
 
 
 def speed_table() -> str:
@@ -110,9 +159,9 @@ def figures_table() -> str:
 
 
 PLACES = {
-    "README.md": {"pair speed": speed_table},
+    "README.md": {"overview": overview_table, "pair speed": speed_table},
     "docs/benchmarks.md": {"pair speed": speed_table},
-    "docs/native.md": {"native": native_table},
+    "docs/native.md": {"native": native_table, "busy": busy_table},
     "wager/models/demo/README.md": {"figures": figures_table},
 }
 
