@@ -90,6 +90,13 @@ class SpeculationStats:
             self.acceptance_ema.update(accepted / drafted)
             self._count_depth(accepted, 1)
 
+    def record_plain(self, steps: int, emitted: int, time_s: float = 0.0, plain_time_s: float = 0.0) -> None:
+        """Count several steps of one row without guesses."""
+        self.steps += steps
+        self.emitted += emitted
+        self.time_s += time_s
+        self.plain_time_s += plain_time_s
+
     @property
     def acceptance(self) -> float:
         """Accepted / verified guesses, over everything; 0 before the first guess."""

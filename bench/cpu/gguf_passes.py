@@ -127,9 +127,9 @@ def token_ids(decoder: Decoder, count: int) -> list[int]:
 def guesses_of(decoder: Decoder, count: int) -> Callable[[], Any]:
     """Returns the choice of candidates at `count` positions of a draft."""
     hidden = torch.randn(count, decoder.spec.hidden_size, generator=torch.Generator().manual_seed(0))
-    top = decoder.top
-    assert top is not None
-    return lambda: top(decoder.rough_logits(hidden), RANKS)
+    top, head = decoder.top, decoder.draft_head(())
+    assert top is not None and head is not None
+    return lambda: top(head(hidden), RANKS)
 
 
 def token_pass(decoder: Decoder, context: int, count: int) -> Callable[[], Any]:

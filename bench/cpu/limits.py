@@ -15,9 +15,9 @@ from typing import NamedTuple
 import torch
 
 from wager.nn.models.decoder import DecoderSpec
+from wager.nn.native.head import NativeHead
 from wager.nn.native.library import Library
 from wager.nn.native.pack import Packer, Storage, Store
-from wager.nn.native.passes import NativeHead
 
 NEAR = (512, 256)
 """Outputs and inputs: half a megabyte,"""

@@ -32,7 +32,8 @@ class Face:
     def logits(self, hidden: Tensor) -> Tensor:
         return self._decoder.logits(hidden) if self._decoder else hidden @ self._head
 
-    rough_logits = logits
+    def draft_head(self, token_ids: tuple[int, ...]) -> None:
+        return None
 
 
 def block_net(folder: Path, **changes: Any) -> DFlash:

@@ -276,7 +276,7 @@ def test_a_forced_close_is_pending_behind_the_bonus() -> None:
     running = sequence(limit(2))
     running.num_cached = 3
     assert running.max_depth == 1
-    assert running.append((9,), 9) == 2
+    assert running.append((9, 9), 1) == 2
     assert running.force(CloseKind.HARD) == 2
     assert running.output_ids == [9, 9, 2, 3] and running.num_pending == 4
     assert running.origins[2:] == [Origin.FORCED] * 2
@@ -286,48 +286,48 @@ def test_a_forced_close_is_pending_behind_the_bonus() -> None:
 
 def test_a_soft_close_takes_the_place_of_the_bonus() -> None:
     running = sequence(limit(None, soft_ratio=0.1))
-    assert running.append((), None) == 0
+    assert running.append(()) == 0
     running.force(CloseKind.SOFT)
     assert running.output_ids == [2, 3] and running.close == (CloseKind.SOFT, 0, 0)
 
 
 def test_the_length_ends_it_inside_its_close() -> None:
     running = sequence(limit(2), output=3)
-    running.append((9,), 9)
+    running.append((9, 9), 1)
     assert running.force(CloseKind.HARD) == 1
     assert running.output_ids == [9, 9, 2] and running.finish is Finish.LENGTH
 
 
 def test_an_end_token_is_neither_thinking_nor_answer() -> None:
     running = sequence(limit(9))
-    running.append((9, 2, 3, 8), 0)
+    running.append((9, 2, 3, 8, 0), 4)
     assert running.finish is Finish.STOP and running.close == (CloseKind.NATURAL, 1, 1)
     unclosed = sequence(limit(9))
-    unclosed.append((9,), 0)
+    unclosed.append((9, 0), 1)
     assert unclosed.close == (CloseKind.NONE, 1, 0)
 
 
 def test_repeats_end_the_answer_inside_a_path() -> None:
     running = sequence(limit(1), output=400)
-    running.append((), 9)
+    running.append((9,))
     running.force(CloseKind.HARD)
-    assert running.append([8] * 30, 8) == 24
+    assert running.append([8] * 31, 30) == 24
     assert running.finish is Finish.STOP and running.repeat_stopped and running.matched_stop is None
     kept = sequence(limit(1, stop_repeats=False), output=400)
-    kept.append((9,), 2)
-    assert kept.append([3, *[8] * 60], 8) == 62 and not kept.repeat_stopped
+    kept.append((9, 2), 1)
+    assert kept.append([3, *[8] * 61], 61) == 62 and not kept.repeat_stopped
 
 
 def test_repeats_do_not_end_it_before_min_tokens() -> None:
     running = sequence(limit(1), output=400, min_tokens=60)
-    running.append((), 9)
+    running.append((9,))
     running.force(CloseKind.HARD)
-    assert running.append([8] * 100, 8) == 58 and running.num_output == 61
+    assert running.append([8] * 101, 100) == 58 and running.num_output == 61
 
 
 def test_forced_tokens_have_no_log_probability() -> None:
     running = sequence(limit(1), logprobs=0)
-    running.append((), 9)
+    running.append((9,))
     running.logprobs.append("first")
     running.force(CloseKind.HARD)
     assert running.logprobs == ["first", None, None]

@@ -13,7 +13,7 @@ def finish_step(scheduler: Scheduler, rows: list[Planned]) -> None:
     for row in rows:
         row.sequence.num_cached += row.num_tokens
     for one in judged:
-        one.append((), 7)
+        one.append((7,))
         scheduler.serve(one, 1)
         one.stats.record(0, 0, emitted=1)
         if one.finish is not None:

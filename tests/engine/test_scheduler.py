@@ -34,7 +34,7 @@ def take_step(scheduler: Scheduler) -> list[Planned]:
         whole = row.is_whole
         row.sequence.num_cached += row.num_tokens
         if whole:
-            row.sequence.append((), 7)
+            row.sequence.append((7,))
             scheduler.serve(row.sequence, 1)
             if row.sequence.finish is not None:
                 scheduler.finish(row.sequence)

@@ -6,7 +6,7 @@ import pytest
 from tests.policy.situations import DRAFT_MS, FLAT, known_costs, share, step
 from wager.costs import CostModel, DraftShape
 from wager.policy import Controller, Evidence, Experience, Row, StepOutcome
-from wager.policy.experience import leading_hits, longest_context
+from wager.policy.experience import leading_hits, shape_of
 
 
 def test_a_plain_step_leaves_the_account_even_whatever_it_took() -> None:
@@ -195,8 +195,9 @@ def test_a_step_without_rows_is_nothing() -> None:
 
 def test_small_things() -> None:
     assert [leading_hits(ranks) for ranks in ([], [0, 0], [0, 1, 0], [-1])] == [0, 2, 1, 0]
-    assert longest_context([Row(1, context_len=3), Row(2, context_len=9)]) == 9
-    assert longest_context([]) == 0
+    mixed = [Row(1, context_len=3, native=True), Row(2, context_len=9)]
+    assert shape_of(mixed) == (2, 9, False) and shape_of(mixed[:1]) == (1, 3, True)
+    assert shape_of([]) == (1, 0, False)
 
 
 def test_a_prompt_of_any_size_is_no_loss_of_those_who_draft_beside_it() -> None:

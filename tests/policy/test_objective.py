@@ -24,6 +24,7 @@ from tests.policy.situations import (
 from wager.costs import CostModel, DraftShape, PassTime
 from wager.policy import Draft, Experience, Plan, Row
 from wager.policy.auto import Auto
+from wager.policy.experience import StepShape
 from wager.policy.options import StepView, best_shares
 from wager.policy.yields import CURVE_NODES
 
@@ -42,7 +43,14 @@ def planned(chance: float, points: dict[int, float], draft_ms: float, num_rows: 
 def view(weights: np.ndarray, prices: np.ndarray) -> StepView:
     """A step of which only the price of its nodes matters."""
     return StepView(
-        len(weights), len(weights), len(weights), 5.0, 5.0, len(weights) / 5.0, prices, weights, 0
+        StepShape(len(weights), 0, False),
+        len(weights),
+        len(weights),
+        5.0,
+        5.0,
+        len(weights) / 5.0,
+        prices,
+        weights,
     )
 
 

@@ -38,6 +38,8 @@ class DraftShape(NamedTuple):
     """Guesses asked for; 0: a whole draft."""
     num_starting: int = 0
     """Rows that did not draft with this drafter in the step before."""
+    native: bool = False
+    """Whether native code takes the step, so that the host has little to do with it."""
 
     @property
     def begins(self) -> bool:

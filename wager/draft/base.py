@@ -20,7 +20,9 @@ from torch import Tensor
 
 from wager.kvcache.pool import KVPool, PageIds
 from wager.nn.kernels.capture import GraphCache
+from wager.nn.native.head import NativeHead
 from wager.nn.native.loader import NativeNetwork
+from wager.nn.native.steps import BlockModel
 from wager.nn.noise import NoiseSource
 
 
@@ -38,8 +40,11 @@ class TargetInterface(Protocol):
 
     def logits(self, hidden: Tensor) -> Tensor: ...
 
-    def rough_logits(self, hidden: Tensor) -> Tensor:
-        """Returns scores that are precise enough for guesses; they may come from a narrower head."""
+    def draft_head(self, token_ids: tuple[int, ...]) -> NativeHead | None:
+        """Returns the native head for guesses of these tokens (all tokens if there are none).
+
+        Its scores are precise enough for guesses. None while the target's passes are not native.
+        """
         ...
 
 
@@ -117,6 +122,11 @@ class Drafter(ABC):
     device: DeviceDrafting | None = None
     """The part that runs ahead on a device; None if this drafter has none."""
 
+    @property
+    def native(self) -> NativeDrafting | None:
+        """The part that drafts within native steps on a CPU; None if this drafter has none, or not yet."""
+        return None
+
     # -- the core: propose, keep up, forget
 
     def can_propose(self, row: DraftRow) -> bool:
@@ -162,6 +172,13 @@ class Drafter(ABC):
         """
         return None
 
+    def better_match(self, row: DraftRow) -> int:
+        """Returns the length of a repeated tail from which this drafter would propose something better.
+
+        For drafters that copy text: native steps end where that occurs. 0 means never.
+        """
+        return 0
+
     # -- optional: contexts that several requests share
 
     def adopt(self, request_id: Hashable, num_tokens: int) -> None:
@@ -194,6 +211,28 @@ class Drafter(ABC):
     def describe(self) -> dict[str, object]:
         """Returns the effective values for `wager doctor` and `/props`."""
         return {"drafter": self.name}
+
+
+class NativeDrafting(ABC):
+    """Optional: the part of a drafter that drafts within several native steps on a CPU.
+
+    The library drafts, reads in features and chooses nodes by itself (nn/native/steps.py). The drafter only
+    says with what, and takes its contexts over afterwards.
+    """
+
+    @abstractmethod
+    def begin(self, rows: Sequence[DraftRow], max_len: int) -> BlockModel | None:
+        """Brings the contexts of these rows up to date, and returns what the library drafts with.
+
+        None means that some row cannot draft so. `max_len` is the length that no text exceeds.
+        """
+
+    @abstractmethod
+    def end(self, request_id: Hashable, num_read: int) -> None:
+        """Tells that the library has made the first `num_read` tokens of a row its context.
+
+        `keep` is called for the tokens behind them.
+        """
 
 
 class InFlightRow(NamedTuple):

@@ -6,7 +6,7 @@ tokens and the block lengths it used. The network itself is block.py's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,8 +27,19 @@ def make(target: TargetInterface, shape: PoolShape, source: DraftSource) -> Bloc
     folder = source.model_folder
     recorded = _recorded_options(read_config(folder).get("dflash_config") or {})
     options = recorded | source.given("ranks", "known_tokens", "block_lengths", "kernels")
+    _check_words(options.get("draft_vocab", ()), target.vocab_size, options.get("ranks"))
     net = load_drafter(folder, source.dtype, source.device, source.layout, source.options)
     return BlockDrafter(net, target, shape, BlockOptions(**options))
+
+
+def _check_words(words: Sequence[int], vocab_size: int, ranks: int | None) -> None:
+    if words and max(words) >= vocab_size:
+        raise ModelError(f"config dflash_config.draft_vocab names token {max(words)} of {vocab_size}")
+    least = BlockOptions().ranks if ranks is None else ranks
+    if words and len(words) < least:
+        raise ModelError(
+            f"config dflash_config.draft_vocab has {len(words)} tokens, fewer than {least} ranks"
+        )
 
 
 def reads(values: Mapping[str, Any]) -> bool:
@@ -76,4 +87,9 @@ def _recorded_options(own: Mapping[str, Any]) -> dict[str, Any]:
     lengths = own.get("block_lengths", [])
     if not isinstance(lengths, list) or not all(type(length) is int for length in lengths):
         raise ModelError(f"config dflash_config.block_lengths = {lengths!r}: expected a list of lengths")
-    return {"known_tokens": known, "block_lengths": tuple(lengths)}
+    words = own.get("draft_vocab", [])
+    if not isinstance(words, list) or not all(type(word) is int and word >= 0 for word in words):
+        raise ModelError("config dflash_config.draft_vocab: expected a list of token ids")
+    if len(set(words)) != len(words):
+        raise ModelError("config dflash_config.draft_vocab names a token twice")
+    return {"known_tokens": known, "block_lengths": tuple(lengths), "draft_vocab": tuple(words)}

@@ -70,6 +70,14 @@ class FeatureContext:
         """Returns the waiting features of tokens before `stop`, in order."""
         return [own.features[own.first : own.first + own.num_tokens] for own in self.lines_before(stop)]
 
+    def skip_to(self, watermark: int) -> None:
+        """The tokens before `watermark` are in the cache now, and their features never waited here.
+
+        Precondition: no features wait.
+        """
+        assert not self.num_waiting
+        self.watermark = watermark
+
     def advance(self, stop: int) -> None:
         """Drops the features of tokens before `stop`, which are in the cache now."""
         left = stop - self.watermark

@@ -76,6 +76,12 @@ class LookupDrafter(Drafter):
         count = 1 + self._depth(match.length + num_accepted + 1)
         return copy_on(row.tokens, match.source, num_accepted + count)[num_accepted:]
 
+    def better_match(self, row: DraftRow) -> int:
+        """The shortest tail of the next better grade."""
+        match = self._index(row).find(row.tokens)
+        length = 0 if match is None else match.length
+        return min([shortest for shortest, _ in GRADES if shortest > length], default=0)
+
     def describe(self) -> dict[str, object]:
         return {
             "drafter": self.name,

@@ -38,3 +38,7 @@ class EngineParts(Protocol):
     def wants_p1(self) -> bool:
         """Whether the policy needs the target's highest probability at every judged position."""
         ...
+
+    def takes_several_steps(self, num_rows: int) -> bool:
+        """Whether native code may take several steps of so many rows, if it can take steps of each."""
+        ...

@@ -58,9 +58,13 @@ class Delivery:
             self.end(sequence, Finish.ERROR, f"the grammar: {sequence.constraint.problem}")
             return
         num_text, num_tokens = len(sequence.text), len(sequence.tokens)
-        bonus = None if row.close is CloseKind.SOFT else verdict.target_token
-        emitted = row.emitted = sequence.append(verdict.accepted, bonus)
-        sequence.stats.record(min(len(verdict.accepted), emitted), num_nodes, emitted=emitted)
+        accepted = verdict.accepted
+        chosen = row.plain_tokens or (accepted if row.close is CloseKind.SOFT else verdict.emitted)
+        emitted = row.emitted = sequence.append(chosen, len(accepted))
+        if row.plain_tokens:
+            sequence.stats.record_plain(len(row.plain_tokens), emitted)
+        else:
+            sequence.stats.record(min(len(accepted), emitted), num_nodes, emitted=emitted)
         if choices.logprobs or choices.top_p1:
             note_choices(sequence, emitted, choices, [start, *[start + 1 + node for node in verdict.path]])
         parts.scheduler.serve(sequence, emitted)

@@ -108,12 +108,13 @@ class Drafting:
             return tree.prefix(max(room, 0))
         return tree
 
-    def track_outcome(self, row: StepRow) -> None:
-        """Keep the row's draft until the tokens emitted later show how good it was."""
-        drafter, proposal = row.offer.drafter, row.proposal
-        if proposal is not None and drafter is not None:
-            phase = row.view.phase_of(drafter)
-            self._parts.draft_outcomes.add(row.sequence.request_id, drafter, phase, proposal)
+    def track_outcomes(self, rows: Many[StepRow]) -> None:
+        """Keep the rows' drafts until the tokens that are emitted from now on show how good they were."""
+        for row in rows:
+            drafter, proposal = row.offer.drafter, row.proposal
+            if proposal is not None and drafter is not None:
+                phase = row.view.phase_of(drafter)
+                self._parts.draft_outcomes.add(row.sequence.request_id, drafter, phase, proposal)
 
     def compare_unchosen(self, rows: Many[StepRow]) -> None:
         """Every few steps, track what drafters that were not chosen would have proposed, if that is instant.

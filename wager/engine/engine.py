@@ -21,6 +21,7 @@ from wager.engine.draft_outcomes import DraftOutcomes
 from wager.engine.drafting import Drafting
 from wager.engine.events import Event
 from wager.engine.learning import Learning
+from wager.engine.multi_step import MultiSteps
 from wager.engine.pipeline import Pipeline
 from wager.engine.prelaunch import Prelaunch
 from wager.engine.prompt_scores import score_prompt
@@ -82,7 +83,10 @@ class Engine:
         self.drafters = parts.drafters
         self.controller = parts.controller
         self.scheduler = parts.scheduler
-        self.sampler = Sampler(parts.noise, by_kernels=parts.runner.has_kernels)
+        runner = parts.runner
+        self.sampler = Sampler(
+            parts.noise, by_kernels=runner.has_kernels, native=lambda: runner.native_chooser
+        )
         self.draft_outcomes = DraftOutcomes()
         self.grammars = Grammars(parts.tokenizer, parts.runner.vocab_size, parts.end_ids)
         self.telemetry = Telemetry()
@@ -91,6 +95,7 @@ class Engine:
         self.drafting = Drafting(self)
         self.pipeline = Pipeline(self)
         self.prelaunch = Prelaunch(self, self.drafting, self.pipeline)
+        self.multi_step = MultiSteps(self, self.drafting)
         self.delivery = Delivery(self)
         self.learning = Learning(self)
         self._arrivals = 0
@@ -159,6 +164,10 @@ class Engine:
     def wants_p1(self) -> bool:
         return needs_target_p1(self.controller.policy.name)
 
+    def takes_several_steps(self, num_rows: int) -> bool:
+        """Whether native code may take several steps of so many rows, if it can take steps of each."""
+        return self.multi_step.is_possible(num_rows)
+
     def set_policy(self, name: str) -> None:
         """Change the policy from the next step on; what was learned about costs stays."""
         self.learning.catch_up()
@@ -187,16 +196,26 @@ class Engine:
         return spare_time is not None and not self.has_work and spare_time()
 
     def step(self) -> list[Event]:
-        """Run one step and return what it gave. A target that fails ends the requests of this step."""
+        """Run one step, or several at once, and return what it gave. A target that fails ends the requests of
+        this step.
+        """
         try:
-            report = run_step(self) if self.scheduler.has_work else None
+            reports = run_step(self) if self.scheduler.has_work else []
         except Exception as error:
             log.exception("step failed")
             self._fail_running(error)
-            report = None
-        if report is not None:
+            reports = []
+        for report in reports:
             self.telemetry.record(report)
         return self.delivery.take()
+
+    def interrupt(self) -> None:
+        """End a step that consists of several after the one in progress. Any thread may call this."""
+        self.multi_step.interrupt()
+
+    def resume(self) -> None:
+        """Allow steps that consist of several again."""
+        self.multi_step.resume()
 
     def check(self) -> None:
         """Integrity of the page accounts; raises PageError. Cheap enough for whenever the engine is idle."""

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence as Many
 
 from wager.engine.context import EngineParts
+from wager.engine.delivery import Delivery
 from wager.engine.rows import StepRow
+from wager.engine.telemetry import StageClock
 from wager.policy import StepOutcome
 
 
@@ -24,17 +26,20 @@ class Learning:
         self.learn_ms = 0.0
         """What the learn stage of the latest step took; the next step is charged for it."""
 
-    def postpone(self, outcome: StepOutcome, has_ended: bool) -> bool:
-        """Keep the outcome until the next pass runs, if that is possible; returns whether it is.
+    def take_in(self, outcome: StepOutcome, delivery: Delivery, clock: StageClock) -> None:
+        """Learn from a step and make the terminal events of the requests that ended in it.
 
-        It is on a device, after a step that drafted, and while no request has ended: the account of an ended
-        request must be complete.
+        On a device, after a step that drafted, learning waits until the next pass runs. It does not wait if a
+        request has ended, because the account of an ended request must be complete.
         """
         drafted = any(share.offer.drafter is not None for share in outcome.rows)
-        if has_ended or not drafted or not self._parts.runner.has_kernels:
-            return False
-        self.waiting = outcome
-        return True
+        if drafted and self._parts.runner.has_kernels and not delivery.has_ended:
+            self.waiting = outcome
+        else:
+            self.learn(outcome)
+            delivery.close_ended()
+        clock.mark("learn")
+        self.learn_ms = clock.ms["learn"]
 
     def learn(self, outcome: StepOutcome) -> None:
         """Tell the controller what a step cost and yielded, and which drafts have an outcome by now."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence as Many
 
 from wager.engine.context import EngineParts
 from wager.engine.drafting import Drafting
-from wager.engine.rows import NO_TREE, StepRow
+from wager.engine.rows import NO_TREE, StepRow, can_run_natively
 from wager.engine.scheduler import Planned
 from wager.policy import Coming, Inquiry, Row
 
@@ -60,6 +60,7 @@ def _row(parts: EngineParts, planned: Planned, num_rows: int, able: dict[str, st
         grades=_grades(able),
         emits=is_whole,
         nodes=sequence.nodes or 0,
+        native=parts.takes_several_steps(num_rows) and can_run_natively(sequence, num_tokens),
     )
     return StepRow(sequence, num_tokens, is_whole, view, NO_TREE)
 

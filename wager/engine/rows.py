@@ -1,4 +1,4 @@
-"""A row of one step, and the small records made of rows: the pass's input, the policy's outcome, the report.
+"""A row of one step, and the small records made of rows: the input of passes, of drafters and of choices.
 
 A row lives for one step only. It says what each room needs to know about a sequence in that room's records,
 and decides nothing.
@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 from wager.draft.base import DeviceDrafting, DraftRow, InFlightRow, Proposal
 from wager.engine.sequence import Sequence
-from wager.engine.telemetry import StepReport
-from wager.policy import PLAIN, Draft, Offer, Plan, Row, RowOutcome, StepOutcome
+from wager.policy import PLAIN, Draft, Offer, Row
 from wager.records import CloseKind, Verdict
 from wager.target import ChoiceRow, Choices, RunRow
 from wager.tree import Tree
@@ -47,6 +46,8 @@ class StepRow:
     proposal: Proposal | None = None
     next_draft_by: DeviceDrafting | None = None
     """The drafter's device part that has launched the row's next draft behind the pass."""
+    plain_tokens: Many[int] = ()
+    """The tokens of several plain steps that were taken at once; the verdict is that of the last."""
 
     def run_row(self) -> RunRow:
         sequence = self.sequence
@@ -61,25 +62,12 @@ class StepRow:
         return [*range(self.num_tokens), *[self.num_tokens + node for node in verdict.path]]
 
     def choice_row(self) -> ChoiceRow:
-        sequence = self.sequence
-        request = sequence.request
-        return ChoiceRow(
-            sequence.params,
-            request.seed,
-            sequence.tokens,
-            sequence.num_prompt,
-            self.tree,
-            request.end_ids,
-            sequence.bare,
-            None if sequence.constraint is None else grammar_masks(sequence, self.tree),
-        )
+        return choice_row(self.sequence, self.tree)
 
     @property
     def needs_no_host(self) -> bool:
         """Whether the device's choices alone make the verdict: the host processes no logits, cuts no path."""
-        sequence, thinking = self.sequence, self.sequence.thinking
-        free = sequence.constraint is None and (thinking is None or thinking.is_closed)
-        return self.is_judged and free and (sequence.bare or not self.choice_row().has_processing)
+        return self.is_judged and chooses_freely(self.sequence, self.tree)
 
     def in_flight_row(self, first_token: int, first_choice: int) -> InFlightRow:
         """The row while its pass is in flight; its tokens and its choices begin at these places."""
@@ -88,6 +76,38 @@ class StepRow:
 
     def draft_row(self) -> DraftRow:
         return draft_row(self.sequence, self.num_tokens, self.offer.depth)
+
+
+def choice_row(sequence: Sequence, tree: Tree) -> ChoiceRow:
+    """What the choices behind a sequence's root and the nodes of its tree depend on."""
+    request = sequence.request
+    return ChoiceRow(
+        sequence.params,
+        request.seed,
+        sequence.tokens,
+        sequence.num_prompt,
+        tree,
+        request.end_ids,
+        sequence.bare,
+        None if sequence.constraint is None else grammar_masks(sequence, tree),
+    )
+
+
+def chooses_freely(sequence: Sequence, tree: Tree = NO_TREE) -> bool:
+    """Whether the target's scores and the noise alone choose its tokens, wherever its text goes."""
+    thinking = sequence.thinking
+    free = sequence.constraint is None and (thinking is None or thinking.is_closed)
+    return free and (sequence.bare or not choice_row(sequence, tree).has_processing)
+
+
+def can_run_natively(sequence: Sequence, num_tokens: int) -> bool:
+    """Whether native code can take steps of this sequence: it only decodes, and the host has no part in it.
+
+    Its first step is an ordinary one, behind which its pages are shared.
+    """
+    decodes = num_tokens == 1 == sequence.num_pending and sequence.stats.steps > 0
+    wanted = sequence.params.logprobs is None and sequence.nodes is None
+    return decodes and wanted and chooses_freely(sequence)
 
 
 class ConcatenatedTokens(Many[int]):
@@ -212,46 +232,3 @@ def stacked_tokens(proposals: Many[Proposal | None]) -> npt.NDArray[np.int64]:
             ids = proposal.token_ids
             tokens[i, : ids.shape[0], : ids.shape[1]] = ids
     return tokens
-
-
-def outcome_of(
-    rows: Many[StepRow], bets: Plan, stage_ms: dict[str, float], learn_ms: float, *, is_typical: bool
-) -> StepOutcome:
-    """The outcome of the step as the policy is told it; it covers the whole time of the step.
-
-    The time of deciding and of learning (`learn_ms`, from the previous step) is charged to the draft, the
-    rest to the pass.
-    """
-    shares, num_tokens, drafted = [], 0, False
-    for row in rows:
-        verdict, offer, num_nodes = row.verdict, row.offer, row.tree.num_nodes
-        accepted = 0 if verdict is None else len(verdict.accepted)
-        shares.append(RowOutcome(row.view, offer, num_nodes, accepted, row.emitted, row.draft))
-        num_tokens += row.num_tokens + num_nodes
-        drafted = drafted or offer.drafter is not None
-    deciding_ms = stage_ms["bet"] + stage_ms["draft"] + stage_ms["arrange"] + learn_ms
-    verify_ms = sum([stage_ms[stage] for stage in ("plan", "verify", "accept", "commit", "emit")])
-    if not drafted:
-        verify_ms, deciding_ms = verify_ms + deciding_ms, 0.0
-    return StepOutcome(shares, num_tokens, verify_ms, deciding_ms, is_typical=is_typical, plan=bets)
-
-
-def report_of(outcome: StepOutcome, stage_ms: dict[str, float]) -> StepReport:
-    """The numbers of the step for telemetry."""
-    bets, drafters, accepted, emitted = [], [], 0, 0
-    for share in outcome.rows:
-        bets.append(share.num_nodes)
-        drafters.append(share.offer.drafter or "")
-        accepted += share.accepted
-        emitted += share.emitted
-    return StepReport(
-        num_rows=len(bets),
-        num_tokens=outcome.num_tokens,
-        num_nodes=sum(bets),
-        num_drafting=len(drafters) - drafters.count(""),
-        accepted=accepted,
-        emitted=emitted,
-        stage_ms=stage_ms,
-        bets=bets,
-        drafters=drafters,
-    )

@@ -54,7 +54,7 @@ class Request:
     """Tokens that end the text: the model's own unless the request ignores them, and the request's."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Sequence:
     """The running state of a request."""
 
@@ -155,22 +155,37 @@ class Sequence:
         cut = self.finish is Finish.STOP and self.matched_stop is None
         return cut and self.thinking is not None and self.thinking.repeated
 
-    def append(self, accepted: Tokens[int], bonus: int | None) -> int:
-        """Append a step's tokens up to the first that ends the text; returns how many were appended.
+    def append(self, tokens: Tokens[int], num_guesses: int = 0) -> int:
+        """Append tokens up to the first that ends the text; returns how many were appended.
 
-        Sets `finish` where the text ends. A stop string may end inside the accepted path: tokens behind the
-        one that completes it are dropped. `bonus` is None where a forced close replaces it.
+        The first `num_guesses` are accepted guesses, the others the target's own. Sets `finish` where the
+        text ends. A stop string may end between them: tokens behind the one that completes it are dropped.
         """
-        taken = 0
-        for token in (*accepted, bonus) if bonus is not None else accepted:
+        if self._is_plain_text(tokens):
+            self.tokens += tokens
+            self.origins += [_GUESS] * num_guesses + [_TARGET] * (len(tokens) - num_guesses)
+            if self.detokenizer is not None:
+                self.text += self.detokenizer.feed(tokens)
+            return len(tokens)
+        for taken, token in enumerate(tokens, 1):
             self.tokens.append(token)
-            self.origins.append(_GUESS if taken < len(accepted) else _TARGET)
-            taken += 1
+            self.origins.append(_GUESS if taken <= num_guesses else _TARGET)
             self._settle_end(token)
             if self.finish is not None:
                 self._flush()
-                break
-        return taken
+                return taken
+        return len(tokens)
+
+    def _is_plain_text(self, tokens: Tokens[int]) -> bool:
+        """Whether these tokens neither end the text nor belong to a span that is counted or watched."""
+        if (
+            self.stops is not None
+            or self.thinking is not None
+            or len(self.tokens) + len(tokens) >= self.max_len
+        ):
+            return False
+        end_ids = self.request.end_ids
+        return not any(token in end_ids for token in tokens)
 
     def _settle_end(self, token: int) -> None:
         if token in self.request.end_ids and self.num_output > self.params.min_tokens:

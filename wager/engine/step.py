@@ -6,38 +6,43 @@
     arrange  which guesses to verify                  learn    tell the policy what it cost and yielded
     verify   one target pass over all rows, and the target's choices
 
-A row is pending tokens plus a tree. Prefill, plain decoding and speculation are the same code with other
-numbers, without a branch on drafter, model or policy kind. So that a device is not idle meanwhile,
-`engine.prelaunch` launches work early, and `engine.pipeline` holds the verify pass in flight.
+A row is pending tokens plus a tree: prefill, plain decoding and speculation are the same code with other
+numbers. So that a device is not idle, `engine.prelaunch` launches work early, and `engine.pipeline` holds
+the verify pass in flight. On a CPU `engine.multi_step` takes several steps from `draft` to `commit` at once.
 """
 
 from __future__ import annotations
 
-from wager.engine.delivery import Delivery
 from wager.engine.drafting import Drafting
-from wager.engine.learning import Learning
 from wager.engine.observation import observe
 from wager.engine.pipeline import Strategy, is_typical
 from wager.engine.prelaunch import Prelaunch
-from wager.engine.rows import StepRow, close_thinking, drafts_of, outcome_of, report_of, stacked_tokens
+from wager.engine.rows import StepRow, close_thinking, drafts_of, stacked_tokens
 from wager.engine.step_engine import StepEngine
+from wager.engine.taken import StepTaken, outcome_of, report_of
 from wager.engine.telemetry import StageClock, StepReport
-from wager.policy import Controller, Plan, StepOutcome
+from wager.policy import Controller, Plan
 from wager.records import Verdict
 from wager.target import NO_CHOICES, Choices, RunResult, judge
 from wager.tree import row_trees
 
 
-def run_step(engine: StepEngine) -> StepReport | None:
-    """Run one step; None when nobody can run."""
+def run_step(engine: StepEngine) -> list[StepReport]:
+    """Run one step, or several that native code takes under one plan; [] when nobody can run."""
     clock = StageClock()
     rows = plan(engine)
     clock.mark("plan")
     if not rows:
         engine.learning.catch_up()
-        return None
+        return []
     bets = bet(engine.controller, rows)
     clock.mark("bet")
+    taken = engine.multi_step.take(rows, bets, clock) or [take(engine, rows, bets, clock)]
+    return [report for step in taken if (report := conclude(engine, bets, step)) is not None]
+
+
+def take(engine: StepEngine, rows: list[StepRow], bets: Plan, clock: StageClock) -> StepTaken:
+    """The stages that native code can take by itself, for one step."""
     draft(engine.prelaunch, engine.drafting, rows, bets)
     clock.mark("draft")
     arrange(engine, rows, bets)
@@ -48,12 +53,20 @@ def run_step(engine: StepEngine) -> StepReport | None:
     clock.mark("accept")
     commit(engine, rows, result, verdicts)
     clock.mark("commit")
-    emit(engine.delivery, rows, verdicts, choices)
+    return StepTaken(rows, verdicts, clock, choices, typical)
+
+
+def conclude(engine: StepEngine, bets: Plan, step: StepTaken) -> StepReport | None:
+    """Emit and learn; None if all texts of the step ended in one that was taken together with it."""
+    rows, verdicts, clock, choices, *_ = step = step.of_running()
+    if not rows:
+        return None
+    clock.start()
+    engine.drafting.track_outcomes(rows)
+    engine.delivery.deliver(rows, verdicts, choices)
     clock.mark("emit")
-    outcome = outcome_of(rows, bets, clock.ms, engine.learning.learn_ms, is_typical=typical)
-    learn(engine.learning, engine.delivery, outcome)
-    clock.mark("learn")
-    engine.learning.learn_ms = clock.ms["learn"]
+    outcome = outcome_of(step, bets, engine.learning.learn_ms)
+    engine.learning.take_in(outcome, engine.delivery, clock)
     return report_of(outcome, clock.ms)
 
 
@@ -92,7 +105,6 @@ def arrange(engine: StepEngine, rows: list[StepRow], bets: Plan) -> None:
         return
     for row, shown, tree in zip(rows, drafts, trees, strict=True):
         row.draft, row.tree = shown, tree
-        engine.drafting.track_outcome(row)
 
 
 def verify(engine: StepEngine, rows: list[StepRow]) -> tuple[RunResult, Choices, bool]:
@@ -136,15 +148,3 @@ def commit(
     engine.prelaunch.draft.launch_with_verdicts(rows, verdicts)
     if all(row.next_draft_by is None for row in rows):  # else the device has moved the paths already
         engine.runner.commit(result, kept)
-
-
-def emit(delivery: Delivery, rows: list[StepRow], verdicts: list[Verdict | None], choices: Choices) -> None:
-    """Append tokens, end what ends, make the events."""
-    delivery.deliver(rows, verdicts, choices)
-
-
-def learn(learning: Learning, delivery: Delivery, outcome: StepOutcome) -> None:
-    """Tell the policy about the step, now or while the next pass runs; make the events of what ended."""
-    if not learning.postpone(outcome, delivery.has_ended):
-        learning.learn(outcome)
-        delivery.close_ended()

@@ -8,6 +8,7 @@ from wager.engine.context import EngineParts
 from wager.engine.delivery import Delivery
 from wager.engine.drafting import Drafting
 from wager.engine.learning import Learning
+from wager.engine.multi_step import MultiSteps
 from wager.engine.pipeline import Pipeline
 from wager.engine.prelaunch import Prelaunch
 
@@ -18,5 +19,6 @@ class StepEngine(EngineParts, Protocol):
     drafting: Drafting
     pipeline: Pipeline
     prelaunch: Prelaunch
+    multi_step: MultiSteps
     delivery: Delivery
     learning: Learning

@@ -24,6 +24,31 @@ class StageClock:
         self.ms: dict[str, float] = {}
         self._last = time.perf_counter()
 
+    def divided(self, steps: Sequence[tuple[float, float]]) -> list[StageClock]:
+        """Clocks of steps that were taken at once, with their times of drafting and of verifying.
+
+        What was marked so far, and the rest of the time since then, is shared by them.
+        """
+        now = time.perf_counter()
+        rest_ms = max((now - self._last) * 1e3 - sum([sum(step) for step in steps]), 0.0) / len(steps)
+        found = []
+        for draft_ms, verify_ms in steps:
+            clock = StageClock()
+            clock.ms = {stage: ms / len(steps) for stage, ms in self.ms.items()}
+            clock.ms |= {
+                "draft": draft_ms,
+                "arrange": 0.0,
+                "verify": verify_ms,
+                "accept": 0.0,
+                "commit": rest_ms,
+            }
+            found.append(clock)
+        return found
+
+    def start(self) -> None:
+        """Begin the next stage now."""
+        self._last = time.perf_counter()
+
     def mark(self, stage: str) -> None:
         now = time.perf_counter()
         self.ms[stage] = (now - self._last) * 1e3
@@ -44,6 +69,8 @@ class StepReport(NamedTuple):
     bets: Sequence[int] = ()
     """Number of nodes of every row."""
     drafters: Sequence[str] = ()
+    num_steps: int = 1
+    """Number of equal plain steps that this report is about; times and emitted tokens are those of all."""
 
     @property
     def total_ms(self) -> float:
@@ -65,7 +92,7 @@ class Telemetry:
     last: StepReport | None = None
 
     def record(self, report: StepReport) -> None:
-        self.steps += 1
+        self.steps += report.num_steps
         self.emitted += report.emitted
         self.accepted += report.accepted
         self.verified += report.num_nodes

@@ -96,6 +96,8 @@ class EngineThread:
         with self._lock:
             if not self._has_ended:
                 self._commands.put((future, function))
+                if self.engine is not None:
+                    self.engine.interrupt()
                 return future
         future.set_exception(EngineStopped(self._end_reason()))
         return future
@@ -171,6 +173,7 @@ class EngineThread:
 
     def _run_commands(self, engine: Engine, *, wait: bool) -> None:
         """Calls all functions that were sent; waits for the first one if there is nothing else to do."""
+        engine.resume()  # a function that comes from here on interrupts the step again
         try:
             future, function = self._commands.get(block=wait)
             while True:

@@ -42,6 +42,7 @@ _OWN = (
     _Own("wager.num_target_layers", "num_target_layers", False, int),
     _Own("wager.max_known_tokens", "max_known_tokens", True, int),
     _Own("wager.block_lengths", "block_lengths", True, list),
+    _Own("wager.draft_vocab", "draft_vocab", True, list),
     _Own("wager.block_causal_in_sliding", "block_causal_in_sliding", True, bool),
 )
 

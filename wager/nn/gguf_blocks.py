@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["GroupedWeight", "decode_blocks", "encode_q8_0", "join_grouped"]
+__all__ = ["GroupedWeight", "decode_blocks", "encode_q4_1", "encode_q8_0", "join_grouped", "round_to_4_bits"]
 
 _Blocks = Callable[[Tensor], "GroupedWeight"]
 
@@ -208,3 +208,56 @@ def encode_q8_0(weight: Tensor) -> Tensor:
     codes = (whole + (2 * (scaled.abs() - whole)).floor()) * scaled.sign()
     halves = scales.to(torch.float16).view(torch.uint8)
     return torch.cat((halves, codes.to(torch.int8).view(torch.uint8)), dim=1)
+
+
+def round_to_4_bits(weight: Tensor) -> GroupedWeight:
+    """Returns a weight in codes of 4 bits with scales and offsets that are float16, as Q4_1 has them.
+
+    In each group of 32 the range of the codes is narrowed as far as that lowers the squared error. Inputs
+    are padded with zeros to whole groups.
+    """
+    rows, inputs = weight.shape
+    padded = torch.nn.functional.pad(weight.float(), (0, -inputs % 32))
+    groups = padded.view(rows, -1, 32)
+    low, high = groups.amin(dim=2, keepdim=True), groups.amax(dim=2, keepdim=True)
+    codes, scales, offsets = _to_4_bits(groups, low, high)
+    least = _squared_error(groups, codes, scales, offsets)
+    for share in _NARROWED:
+        middle, half = (low + high) / 2, (high - low) / 2 * share
+        parts = _to_4_bits(groups, middle - half, middle + half)
+        error = _squared_error(groups, *parts)
+        better = error < least
+        least = torch.where(better, error, least)
+        codes, scales, offsets = (
+            torch.where(better, new, old) for new, old in zip(parts, (codes, scales, offsets), strict=True)
+        )
+    return GroupedWeight(codes.to(torch.int8).view(rows, -1), scales[..., 0], offsets[..., 0], 4)
+
+
+def _to_4_bits(groups: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns codes of numbers between `low` and `high`, with scales and offsets that are float16."""
+    scales, offsets = _as_half((high - low) / 15), _as_half(low)
+    steps = torch.where(scales > 0, scales, torch.ones_like(scales))
+    return ((groups - offsets) / steps).round_().clamp_(0, 15), scales, offsets
+
+
+def _squared_error(groups: Tensor, codes: Tensor, scales: Tensor, offsets: Tensor) -> Tensor:
+    return (codes * scales + offsets - groups).square_().sum(dim=2, keepdim=True)
+
+
+_NARROWED = (0.96, 0.92, 0.88, 0.84, 0.8)
+"""Shares of a group's range that are tried."""
+
+
+def _as_half(numbers: Tensor) -> Tensor:
+    """Returns the nearest float16 numbers in float32."""
+    return numbers.to(torch.float16).float()
+
+
+def encode_q4_1(weight: Tensor) -> Tensor:
+    """Returns the blocks of Q4_1 [blocks, 20] of a weight whose rows are multiples of 32."""
+    found = round_to_4_bits(weight)
+    assert found.offsets is not None
+    parts = torch.stack((found.scales, found.offsets), dim=-1).to(torch.float16)
+    codes = found.codes.view(-1, 2, 16).view(torch.uint8)
+    return torch.cat((parts.reshape(-1, 2).view(torch.uint8), codes[:, 0] | (codes[:, 1] << 4)), dim=1)

@@ -1,8 +1,8 @@
 """Converts the weights of model folders and GGUF files: drafters both ways, targets from GGUF to a folder.
 
-A drafter's matrices are written in bfloat16, float16 or Q8_0, and its norms and biases in float32. A folder
-gets the values of its GGUF file exactly: plain types keep theirs, quantised ones become float32. Nothing is
-derived or guessed: every size comes from the config and is checked against the tensors.
+A drafter's matrices are written in bfloat16, float16, Q8_0 or Q4_1, and its norms and biases in float32. A
+folder gets the values of its GGUF file exactly: plain types keep theirs, quantised ones become float32.
+Nothing is derived or guessed: every size comes from the config and is checked against the tensors.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wager.gguf.drafter_config import drafter_metadata
 from wager.gguf.names import DRAFTER_STYLES
 from wager.gguf.types import BY_NUMBER, TensorType
 from wager.gguf.writer import NewTensor, write_gguf
-from wager.nn.gguf_blocks import encode_q8_0
+from wager.nn.gguf_blocks import encode_q4_1, encode_q8_0
 from wager.nn.gguf_weights import GGUFStore
 from wager.nn.models.dflash_spec import DFlashSpec, read_spec
 from wager.nn.models.tensors import layer_shapes
@@ -29,12 +29,13 @@ from wager.nn.weights import INDEX_NAME, WeightReader, read_config
 
 __all__ = ["FORMS", "Converted", "drafter_shapes", "drafter_to_gguf", "gguf_to_folder"]
 
-FORMS = ("bf16", "f16", "q8_0")
+FORMS = ("bf16", "f16", "q8_0", "q4_1")
 """The types in which a drafter's matrices can be written."""
 _BY_NAME = {kind.name: kind for kind in BY_NUMBER.values()}
-_FILE_TYPES = {"f16": 1, "q8_0": 7, "bf16": 32}
+_FILE_TYPES = {"f16": 1, "q4_1": 3, "q8_0": 7, "bf16": 32}
 _QUANTISATION_VERSION = 2
 _SHARD_BYTES = 2 << 30
+_ENCODERS = {"Q8_0": encode_q8_0, "Q4_1": encode_q4_1}
 _NO_VOCABULARY = {"tokenizer.ggml.model": "no_vocab"}
 
 
@@ -94,15 +95,15 @@ def _planned(reader: WeightReader, name: str, shape: tuple[int, ...], form: str)
         raise WeightsError(f"has shape {list(reader.shape(name))}, the config asks for {list(shape)}", name)
     kind = _BY_NAME["F32" if len(shape) == 1 else form.upper()]
     if shape[-1] % kind.block_len:
-        raise WeightsError(f"has rows of {shape[-1]}: Q8_0 needs multiples of {kind.block_len}", name)
+        raise WeightsError(f"has rows of {shape[-1]}: {kind.name} needs multiples of {kind.block_len}", name)
     own_name = DRAFTER_STYLES["llama.cpp"].to_gguf(name)
     assert own_name is not None, name
     return NewTensor(own_name, shape, kind, lambda: _encoded(reader.get(name, shape), name, kind))
 
 
 def _encoded(values: Tensor, name: str, kind: TensorType) -> bytes:
-    if kind.name == "Q8_0":
-        stored = encode_q8_0(values)
+    if kind.name in _ENCODERS:
+        stored = _ENCODERS[kind.name](values)
     else:
         stored = values.to({"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[kind.name])
         if not bool(torch.isfinite(stored).all()):

@@ -36,6 +36,8 @@ from wager.policy.base import (
     Draft,
     FloatArray,
     Inquiry,
+    MultiStep,
+    NodeRule,
     Offer,
     Plan,
     Prediction,
@@ -43,7 +45,7 @@ from wager.policy.base import (
     Row,
     StepOutcome,
 )
-from wager.policy.experience import Experience, longest_context
+from wager.policy.experience import Experience, shape_of
 from wager.policy.exploration import EXPLORED_SHARE, Exploration
 from wager.policy.ledger import START_ALLOWANCE
 from wager.policy.options import Option, StepView, best_nodes, best_shares, options_of, view_step
@@ -70,6 +72,13 @@ MOST_LATE = 0.5
 """Plain steps of delay by asking that are remembered: one long delay may have been chance."""
 WHOLE_EVERY = 8
 """Drafts after which a whole one is wanted again, which shows what short ones miss."""
+
+PLAIN_STEPS, DRAFTED_STEPS, TIMING_STEPS = 16, 8, 2
+"""Steps for which a plain plan may be applied, one that drafts, and one that is there to time plain decoding:
+what is learned in them hardly changes the plan."""
+YOUNG_PART = 2
+"""An answer of so many steps is asked about again after each; after twice as many steps, every second time.
+"""
 
 _UNMEASURED, _NO_DRAFT, _NO_ROOM = (
     Declined(reason) for reason in (Reason.UNMEASURED, Reason.NO_DRAFT, Reason.NO_ROOM)
@@ -145,7 +154,7 @@ class Auto:
         options = self._options(step, rows) if len(step.prices) > 1 else []
         if not options:
             return plain._replace(declined=_LEDGER if len(step.prices) > 1 else _NO_ROOM)
-        if costs.shape(len(rows), step.context_len).needs_plain(step.base_tokens):
+        if costs.shape(*step.shape).needs_plain(step.base_tokens):
             return plain
         best, allowance_ms = max(options, key=_value), self._allowance_ms(step)
         details = _Details(step, max(best.value, 0.0))
@@ -186,7 +195,7 @@ class Auto:
         if len(rows) == 1:
             most = min(most, rows[0].max_nodes)
         step = view_step(costs, rows, self.paces.speedups(rows), most)
-        seen = max(costs.largest_seen(len(rows), step.context_len), step.base_tokens)
+        seen = max(costs.largest_seen(*step.shape), step.base_tokens)
         return step.limited(SIZE_STEP * seen - step.base_tokens, self._allowance_ms(step))
 
     def _options(self, step: StepView, rows: Sequence[Row]) -> list[Option]:
@@ -208,17 +217,18 @@ class Auto:
     def _allowance_ms(self, step: StepView) -> float:
         """Time that bets may still lose by the account of all requests."""
         ledger = self.experience.ledger
-        return ledger.allowance_ms(ledger.total, step.plain_ms, step.num_rows)
+        return ledger.allowance_ms(ledger.total, step.plain_ms, step.shape.num_rows)
 
     def _plain_loss_ms(self, step: StepView, best: Option) -> float:
         """What a plain step would lose where drafting pays; 0 if its time is known well enough."""
         costs = self.experience.costs
-        table = costs.shape(step.num_rows, step.context_len)
+        table = costs.shape(*step.shape)
         is_uncertain = table.error(step.base_tokens) > UNCERTAIN
         if table.age(step.base_tokens) <= (SOON_STEPS if is_uncertain else STALE_STEPS):
             return 0.0
         running = self.experience.running.items()
-        restart_ms = [costs.start_ms(name, len(ids), begins=True) for name, ids in running]
+        native = step.shape.native
+        restart_ms = [costs.start_ms(name, len(ids), begins=True, native=native) for name, ids in running]
         return best.value / step.rate + max(restart_ms, default=0.0)
 
     def _offers(
@@ -233,7 +243,8 @@ class Auto:
         for other in {one.drafter: one for one in reversed(options) if one.drafter != best.drafter}.values():
             more = {i: gain - (best.gains[i] if i in best.rows else 0.0) for i, gain in other.gains.items()}
             moved = [i for i, gain in more.items() if gain > 0.0]
-            price_ms = self.experience.costs.draft_ms(other.drafter, DraftShape(max(len(moved), 1)))
+            shape = DraftShape(max(len(moved), 1), native=step.shape.native)
+            price_ms = self.experience.costs.draft_ms(other.drafter, shape)
             if moved and sum([more[i] for i in moved]) > step.rate * price_ms:
                 for i in moved:
                     offers[i] = Offer(other.drafter)
@@ -274,6 +285,28 @@ class Auto:
         count = int(values.argmax()) + 1 if len(values) and values.max() > 0.0 else 0
         return forest.first(count)
 
+    def multi_step(self, plan: Plan, rows: Sequence[Row]) -> MultiStep | None:
+        """A plain plan, or one that is expected to pay, may be applied for some steps; what it risks is less
+        than the ledger allows. An exploration is one step.
+        """
+        step, loss_ms = _details(plan).step, _details(plan).loss_ms
+        if not plan.drafts:
+            return MultiStep(TIMING_STEPS if step is None or loss_ms else PLAIN_STEPS)
+        drafting = [row for row, offer in zip(rows, plan.offers, strict=True) if offer.drafter is not None]
+        offers = {offer for offer in plan.offers if offer.drafter is not None}
+        calibrations = {
+            self.yields.calibration(row, offer.drafter or "") for row in drafting for offer in offers
+        }
+        calibrator = next(iter(calibrations))
+        if len(offers) > 1 or len(calibrations) > 1 or calibrator is None:
+            return None
+        assert step is not None and plan.prediction is not None
+        draft_ms = max(plan.prediction.time_ms - step.base_ms, 1e-6)
+        youngest = min(self.yields.num_steps(row.request_id) for row in drafting)
+        num_steps = min(1 + youngest // YOUNG_PART, DRAFTED_STEPS, int(self._allowance_ms(step) / draft_ms))
+        rule = NodeRule(step.prices, step.weights, self.config.max_nodes, calibrator.log_odds_map)
+        return MultiStep(1 if loss_ms else max(num_steps, 1), rule)
+
     # -- after the step
 
     def learn(self, outcome: StepOutcome) -> None:
@@ -286,7 +319,7 @@ class Auto:
             assert share.draft is not None
             self.yields.learn_draft(share.row, share.draft, len(drafted), with_curve=number < LEARNED_CURVES)
         for share in outcome.rows:
-            self.yields.step(share.row.request_id)
+            self.yields.step(share.row.request_id, outcome.num_steps)
         for name in {share.offer.drafter for share in outcome.rows if share.offer.drafter}:
             depths = [share.offer.depth for share in outcome.rows if share.offer.drafter == name]
             self._since_whole[name] = 0 if 0 in depths else self._since_whole.get(name, 0) + 1
@@ -303,9 +336,10 @@ class Auto:
         costs, budget, rows = self.experience.costs, self.exploration, [share.row for share in outcome.rows]
         if not costs.measured:
             return
-        curve = costs.curve(len(rows), longest_context(rows))
-        plain_ms, elapsed_ms = float(curve[min(len(rows), MAX_TOKENS)]), outcome.verify_ms + outcome.draft_ms
-        budget.earn(elapsed_ms, plain_ms, self._gained_ms())
+        curve = costs.curve(*shape_of(rows))
+        plain_ms = float(curve[min(len(rows), MAX_TOKENS)])
+        elapsed_ms = (outcome.verify_ms + outcome.draft_ms) * outcome.num_steps
+        budget.earn(elapsed_ms, plain_ms, self._gained_ms(), outcome.num_steps)
         if deviation > SURPRISE:
             budget.settle(self._explored_ms, plain_ms)
             self._explored_ms = 0.0

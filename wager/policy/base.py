@@ -46,6 +46,8 @@ class Row(NamedTuple):
     """False for a prompt chunk that is not the last: it takes part in the pass and yields no token."""
     nodes: int = 0
     """Guesses that the request itself asked for; 0 leaves the choice to the policy."""
+    native: bool = False
+    """Whether native code can take several steps of this row, with little work for the host."""
 
     @property
     def can_draft(self) -> bool:
@@ -183,6 +185,11 @@ class StepOutcome(NamedTuple):
     """Whether a device ran beside the host. Then only the sum of the two times is the step's own."""
     plan: Plan | None = None
     """The plan of this step; None where a policy planned nothing, as for a step of another policy."""
+    num_steps: int = 1
+    """Number of equal plain steps that were taken in a row; the times are the mean, the tokens those of all.
+    """
+    native: bool = False
+    """Whether native code took the step; what the host did for it is a part of the draft's time then."""
 
 
 class Blind(NamedTuple):
@@ -193,6 +200,41 @@ class Blind(NamedTuple):
     """Each row's calibration, by which the device ranks candidates; None: by the drafter's own scores."""
     is_chain: bool = False
     """Whether only rank 0 is used."""
+
+
+class LogOddsMap(NamedTuple):
+    """The log-odds of a guess's acceptance from those of the drafter's own probability."""
+
+    slope: float
+    offsets: FloatArray
+    """What is added at each depth."""
+    lowest: float
+    highest: float
+    """Bounds of the log-probabilities of which log-odds are taken."""
+
+
+class NodeRule(NamedTuple):
+    """How many nodes of a draft are verified, and which, as numbers that native code can apply."""
+
+    prices: FloatArray
+    """The price of n nodes, from none on; the n with the most expected tokens less its price is the bet."""
+    weights: FloatArray
+    """What a token of each row is worth."""
+    max_nodes: int
+    """The most nodes of one row."""
+    calibration: LogOddsMap | None = None
+    """None: the drafter's own probability is taken as that of acceptance."""
+    is_chain: bool = False
+    """Whether only rank 0 is used, and all of it that `prices` has places for."""
+
+
+class MultiStep(NamedTuple):
+    """How a plan may be applied in several steps in a row, without asking the policy in between."""
+
+    num_steps: int
+    """The most steps."""
+    rule: NodeRule | None = None
+    """How the drafts of these steps are arranged; None where the plan is plain."""
 
 
 class Coming(NamedTuple):
@@ -239,6 +281,13 @@ class Policy(Protocol):
 
     def arrange(self, plan: Plan, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
         """The nodes to verify, over all rows, best first. A row without a draft has none. Changes nothing."""
+        ...
+
+    def multi_step(self, plan: Plan, rows: Sequence[Row]) -> MultiStep | None:
+        """How the plan may be applied in several steps; None: in one step only. Changes nothing.
+
+        Precondition: every row has one pending token, and one drafter serves all rows that draft.
+        """
         ...
 
     def learn(self, outcome: StepOutcome) -> None:

@@ -16,9 +16,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wager.policy.base import Evidence, FloatArray
+from wager.policy.base import Evidence, FloatArray, LogOddsMap
 
-_LOWEST, _HIGHEST, _ZERO = np.log(1e-6), np.log(1.0 - 1e-3), np.zeros(())
+LOWEST, HIGHEST = math.log(1e-6), math.log(1.0 - 1e-3)
+"""Bounds of the log-probabilities of which log-odds are taken."""
+MAX_DEPTH = 64
+"""Depths for which `log_odds_map` has a value."""
+_ZERO = np.zeros(())
 _EDGE = 12.0  # logits beyond this are certainty for every practical purpose
 _MAX_DEPTH = 4096
 _LARGEST = 3.0  # one deviation counts for no more standard deviations than this
@@ -95,6 +99,11 @@ class Calibrator:
         """Whether what the drafter holds more likely is the more likely to stand."""
         return self.weights[1] > 0.0
 
+    @property
+    def log_odds_map(self) -> LogOddsMap:
+        """The map for the first MAX_DEPTH depths, as numbers."""
+        return LogOddsMap(self.weights[1], self._offsets(MAX_DEPTH)[:, 0].copy(), LOWEST, HIGHEST)
+
     def acceptance(self, logprobs: npt.NDArray[np.floating]) -> FloatArray:
         return np.exp(self.log_acceptance(logprobs))
 
@@ -158,8 +167,8 @@ def reached_depths(ranks: npt.NDArray[np.integer], *, spine_only: bool = False) 
 
 def _log_odds(logprobs: npt.NDArray[np.floating]) -> FloatArray:
     """logit of the draft's probability, bounded away from certainty at both ends."""
-    bounded = np.maximum(logprobs, _LOWEST, dtype=np.float64)
-    np.minimum(bounded, _HIGHEST, out=bounded)
+    bounded = np.maximum(logprobs, LOWEST, dtype=np.float64)
+    np.minimum(bounded, HIGHEST, out=bounded)
     rest: FloatArray = np.expm1(bounded)
     np.negative(rest, out=rest)
     np.log(rest, out=rest)

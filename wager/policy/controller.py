@@ -11,8 +11,19 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 from wager.costs import context_range
-from wager.policy.base import Blind, Coming, Draft, Inquiry, Plan, Policy, Prediction, Row, StepOutcome
-from wager.policy.experience import Experience, longest_context
+from wager.policy.base import (
+    Blind,
+    Coming,
+    Draft,
+    Inquiry,
+    MultiStep,
+    Plan,
+    Policy,
+    Prediction,
+    Row,
+    StepOutcome,
+)
+from wager.policy.experience import Experience, shape_of
 from wager.policy.fixed_requests import (
     any_sized,
     as_plain,
@@ -126,6 +137,10 @@ class Controller:
             return prepared.blind
         return self.policy.blind_bet(plan, rows, drafts)
 
+    def multi_step(self, plan: Plan, rows: Sequence[Row]) -> MultiStep | None:
+        """How this plan may be applied in several steps without asking again; None: in one step only."""
+        return None if any_sized(rows) else self.policy.multi_step(plan, rows)
+
     def learn(self, outcome: StepOutcome) -> None:
         """Take in a finished step."""
         self._version += 1
@@ -146,7 +161,7 @@ class Controller:
         if outcome.plan is not None and outcome.plan.prediction is not None:
             return outcome.plan.prediction
         rows = [share.row for share in outcome.rows]
-        curve = self.experience.costs.curve(max(len(rows), 1), longest_context(rows))
+        curve = self.experience.costs.curve(*shape_of(rows))
         return Prediction(float(len(rows)), float(curve[min(outcome.num_tokens, len(curve) - 1)]))
 
 

@@ -6,11 +6,11 @@ every step; policies read it. It decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 from wager.costs import MAX_TOKENS, SHIFT_STRIKES, CostModel, DraftShape
-from wager.policy.base import Offer, Row, StepOutcome
+from wager.policy.base import Row, StepOutcome
 from wager.policy.ledger import Ledger
 from wager.policy.survival import Survival
 from wager.stats import SpeculationStats
@@ -29,6 +29,16 @@ class _Late(NamedTuple):
     request_id: Hashable
     time_ms: float
     shared: bool
+
+
+class StepShape(NamedTuple):
+    """What the times of a step depend on beside its tokens."""
+
+    num_rows: int
+    context_len: int
+    """That of the longest row."""
+    native: bool
+    """Whether native code can take the step."""
 
 
 class Experience:
@@ -51,23 +61,23 @@ class Experience:
         """Enter one finished step. Returns it as it was but for what the machine stood still."""
         if not outcome.rows:
             return outcome
-        context_len = longest_context([share.row for share in outcome.rows])
-        drafting = self.draft_shapes([(share.row, share.offer) for share in outcome.rows])
-        is_divided = self._is_divided(outcome, context_len, drafting)
+        shape = shape_of([share.row for share in outcome.rows])
+        drafting = self.draft_shapes(outcome)
+        is_divided = self._is_divided(outcome, shape, drafting)
         if not is_divided:
-            outcome = self._divided(outcome, context_len)
+            outcome = self._divided(outcome, shape)
         # Posted before the costs learn from it: a stalled step must not vouch for itself.
-        moving = self._post(outcome, context_len, drafting)
-        if outcome.is_typical and is_divided:
+        moving = self._post(outcome, shape, drafting)
+        if outcome.is_typical and is_divided and outcome.native == shape.native:
             is_bare = not drafting or not outcome.overlaps
             num_read = sum([share.row.num_pending - 1 for share in outcome.rows])
             shift = self.costs.observe_pass(
                 outcome.num_tokens,
-                len(outcome.rows),
-                context_len,
+                *shape[:2],
                 outcome.verify_ms,
                 num_read=num_read,
                 is_bare=is_bare,
+                native=shape.native,
             )
             if shift:
                 self._refund(slower=shift > 0.0)
@@ -81,40 +91,41 @@ class Experience:
             return outcome
         return outcome._replace(verify_ms=moving * outcome.verify_ms, draft_ms=moving * outcome.draft_ms)
 
-    def draft_shapes(self, offers: Iterable[tuple[Row, Offer]]) -> dict[str, DraftShape]:
+    def draft_shapes(self, outcome: StepOutcome) -> dict[str, DraftShape]:
         """The drafts of a step, by drafter."""
         found: dict[str, DraftShape] = {}
-        for row, (drafter, depth) in offers:
+        for row, (drafter, depth) in [(share.row, share.offer) for share in outcome.rows]:
             if drafter is None:
                 continue
             starts = row.request_id not in self.running.get(drafter, ())
             known = found.get(drafter)
             if known is None:
-                found[drafter] = DraftShape(1, depth, int(starts))
+                found[drafter] = DraftShape(1, depth, int(starts), outcome.native)
             else:
-                num_rows, deepest, num_starting = known
+                num_rows, deepest, num_starting, native = known
                 deepest = max(deepest, depth) if deepest and depth else 0
-                found[drafter] = DraftShape(num_rows + 1, deepest, num_starting + starts)
+                found[drafter] = DraftShape(num_rows + 1, deepest, num_starting + starts, native)
         return found
 
-    def _is_divided(self, outcome: StepOutcome, context_len: int, drafting: Mapping[str, DraftShape]) -> bool:
+    def _is_divided(self, outcome: StepOutcome, shape: StepShape, drafting: Mapping[str, DraftShape]) -> bool:
         """Whether a step's times are those of its pass and its drafts.
 
         Of several rows that draft on a device they are not, and of many the difference is large: the pass
-        runs while the host sees to them one by one, in whatever stage that is.
+        runs while the host sees to them one by one, in whatever stage that is. Nor are they of a step that
+        native code would have taken, had it another drafter: the host's part of it is a price of the draft.
         """
-        if not drafting or not outcome.overlaps or len(outcome.rows) == 1:
+        overlaps = outcome.overlaps and len(outcome.rows) > 1
+        if not drafting or not (overlaps or outcome.native != shape.native):
             return True
-        return outcome.num_tokens > self.costs.largest_seen(len(outcome.rows), context_len)
+        return outcome.num_tokens > self.costs.largest_seen(*shape)
 
-    def _divided(self, outcome: StepOutcome, context_len: int) -> StepOutcome:
+    def _divided(self, outcome: StepOutcome, shape: StepShape) -> StepOutcome:
         """With the pass as long as it is known to be; all else is the price of drafting."""
         took_ms = outcome.verify_ms + outcome.draft_ms
-        pass_ms = float(self.costs.curve(len(outcome.rows), context_len)[outcome.num_tokens])
-        pass_ms = min(pass_ms, took_ms)
+        pass_ms = min(float(self.costs.curve(*shape)[outcome.num_tokens]), took_ms)
         return outcome._replace(verify_ms=pass_ms, draft_ms=took_ms - pass_ms)
 
-    def _post(self, outcome: StepOutcome, context_len: int, drafting: Mapping[str, DraftShape]) -> float:
+    def _post(self, outcome: StepOutcome, shape: StepShape, drafting: Mapping[str, DraftShape]) -> float:
         """Share the step's time among its rows by their tokens in the pass, on both sides of the account.
 
         Plain decoding would have run the same pass without the nodes, and one plain step more for every token
@@ -124,22 +135,26 @@ class Experience:
         spent_ms, num_tokens = outcome.verify_ms + outcome.draft_ms, max(outcome.num_tokens, 1)
         # A plain step that waited for drafters that were asked in vain is not what plain decoding takes.
         is_plain = not drafting and (outcome.is_typical or not outcome.overlaps)
-        prices = None if is_plain or not self.costs.measured else self._prices(outcome, context_len)
+        prices = None if is_plain or not self.costs.measured else self._prices(outcome, shape)
         late, took_ms = 0.0, spent_ms
         if prices is not None:
-            expected = self._expected_ms(outcome, context_len, drafting)
+            expected = self._expected_ms(outcome, shape, drafting)
             spent_ms -= self._stalled_ms(spent_ms, expected, is_warming=self.costs.is_warming(drafting))
             late = max(0.0, spent_ms / expected - 1.0)
         for share in outcome.rows:
             row, emitted = share.row, share.emitted
             spent = plain = spent_ms * (row.num_pending + share.num_nodes) / num_tokens
-            if prices is not None:
+            if outcome.num_steps > 1:
+                spent = plain = spent * outcome.num_steps
+            elif prices is not None:
                 plain = prices.pending_ms * row.num_pending + prices.step_ms * max(emitted - 1, 0)
             # A bet that a request made for itself is not held against the others.
             self.ledger.post(row.request_id, spent, plain, emitted, shared=not row.nodes)
             if late:
                 self._late.append(_Late(row.request_id, spent * late / (1.0 + late), not row.nodes))
-            if row.emits:
+            if outcome.num_steps > 1:
+                self.stats.record_plain(outcome.num_steps, emitted, spent / 1e3, plain / 1e3)
+            elif row.emits:
                 self.stats.record(share.accepted, share.num_nodes, spent / 1e3, plain / 1e3)
         self._forget_late(len(outcome.rows))
         return spent_ms / took_ms if took_ms else 1.0
@@ -155,9 +170,9 @@ class Experience:
             self.ledger.refund(late.request_id, late.time_ms, shared=late.shared)
         self._late.clear()
 
-    def _prices(self, outcome: StepOutcome, context_len: int) -> _Prices:
+    def _prices(self, outcome: StepOutcome, shape: StepShape) -> _Prices:
         """What plain decoding would have paid for this step's rows."""
-        curve = self.costs.curve(len(outcome.rows), context_len)
+        curve = self.costs.curve(*shape)
         base_tokens = sum([share.row.num_pending for share in outcome.rows])
         num_emitting = sum([share.row.emits for share in outcome.rows])
         if _is_priced(outcome):
@@ -168,11 +183,11 @@ class Experience:
         return _Prices(pending_ms, step_ms)
 
     def _expected_ms(
-        self, outcome: StepOutcome, context_len: int, drafting: Mapping[str, DraftShape]
+        self, outcome: StepOutcome, shape: StepShape, drafting: Mapping[str, DraftShape]
     ) -> float:
         expected = outcome.verify_ms
         if _is_priced(outcome):
-            expected = float(self.costs.curve(len(outcome.rows), context_len)[outcome.num_tokens])
+            expected = float(self.costs.curve(*shape)[outcome.num_tokens])
         return expected + sum([self.costs.draft_ms(name, shape) for name, shape in drafting.items()])
 
     def _stalled_ms(self, spent_ms: float, expected: float, *, is_warming: bool) -> float:
@@ -220,6 +235,7 @@ def leading_hits(ranks: list[int]) -> int:
     return len(ranks)
 
 
-def longest_context(rows: Sequence[Row]) -> int:
-    """The context that sets the cost range of a step: that of the longest row."""
-    return max((row.context_len for row in rows), default=0)
+def shape_of(rows: Sequence[Row]) -> StepShape:
+    """The shape of a step of these rows."""
+    context_len = max((row.context_len for row in rows), default=0)
+    return StepShape(max(len(rows), 1), context_len, bool(rows) and all(row.native for row in rows))

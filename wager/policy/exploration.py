@@ -36,14 +36,14 @@ class Exploration:
     def affords(self, loss_ms: float) -> bool:
         return self.credit_ms >= loss_ms
 
-    def earn(self, elapsed_ms: float, plain_ms: float, gained_ms: float = 0.0) -> None:
-        """Time went by, in a step whose plain time is known; the first one brings the credit of the start.
+    def earn(self, elapsed_ms: float, plain_ms: float, gained_ms: float = 0.0, num_steps: int = 1) -> None:
+        """Time went by, in steps whose plain time is known; the first one brings the credit of the start.
 
         `gained_ms`: what the step has saved against plain decoding, of which a part may be spent.
         """
         if not self._has_begun:
             self._has_begun, self.credit_ms = True, START_STEPS * plain_ms
-        self._num_steps += 1
+        self._num_steps += num_steps
         self.settle(EXPLORED_SHARE * elapsed_ms + GAINED_SHARE * gained_ms, plain_ms)
 
     def settle_draft(self, gained_ms: float, plain_ms: float) -> None:

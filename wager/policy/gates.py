@@ -13,8 +13,19 @@ from typing import NamedTuple
 import numpy as np
 
 from wager.errors import ConfigError
-from wager.policy.base import PLAIN, Blind, Coming, Draft, Inquiry, Plan, Policy, Row, StepOutcome
-from wager.policy.experience import Experience, longest_context
+from wager.policy.base import (
+    PLAIN,
+    Blind,
+    Coming,
+    Draft,
+    Inquiry,
+    MultiStep,
+    Plan,
+    Policy,
+    Row,
+    StepOutcome,
+)
+from wager.policy.experience import Experience, shape_of
 from wager.tree import Forest, build_forest
 
 LONGEST_INTERVAL = 48
@@ -90,6 +101,10 @@ class _Gate:
             return build_forest(np.empty((len(rows), 0, 0)), 0)
         return self.inner.arrange(plan, rows, drafts)
 
+    def multi_step(self, plan: Plan, rows: Sequence[Row]) -> MultiStep | None:
+        """A gate looks at every step."""
+        return None
+
     def learn(self, outcome: StepOutcome) -> None:
         self.inner.learn(outcome)
 
@@ -123,7 +138,7 @@ class EmaGate(_Gate):
             self._trials.wait()
         if not drafted or not all(row.emits for row in rows):
             return
-        plain_ms = self.experience.costs.plain_ms(len(rows), longest_context(rows))
+        plain_ms = self.experience.costs.plain_ms(*shape_of(rows))
         emitted = sum(share.accepted + 1 for share in outcome.rows) / len(rows)
         # A stall must not flip the verdict: no step counts as worse than a quarter of plain speed.
         ratio = max(emitted * plain_ms / (outcome.verify_ms + outcome.draft_ms), 0.25)

@@ -14,7 +14,7 @@ import numpy as np
 
 from wager.costs import MAX_TOKENS, CostModel, DraftShape
 from wager.policy.base import UNLIMITED, Draft, FloatArray, Row, limits_of, stack_scores
-from wager.policy.experience import Experience, longest_context
+from wager.policy.experience import Experience, StepShape, shape_of
 from wager.policy.yields import Group, Yields
 from wager.tree import Forest, build_forest, one_tree
 
@@ -31,7 +31,7 @@ SAVING = 0.02
 class StepView(NamedTuple):
     """A step before anything is drafted in it."""
 
-    num_rows: int
+    shape: StepShape
     base_tokens: int
     num_emitting: int
     base_ms: float
@@ -44,7 +44,6 @@ class StepView(NamedTuple):
     """Price in units of V of n nodes in the pass, from zero nodes on; infinite beyond the allowed places."""
     weights: FloatArray
     """Weight of each row's tokens in V: 1 / S_r."""
-    context_len: int
 
     def limited(self, places: int, time_ms: float) -> StepView:
         """The same step with at most so many nodes, of which all but the first cost at most so much time."""
@@ -69,8 +68,8 @@ class Option(NamedTuple):
 
 def view_step(costs: CostModel, rows: Sequence[Row], speedups: Sequence[float], max_nodes: int) -> StepView:
     """The step of these rows; `max_nodes` bounds the nodes of all of them by configuration."""
-    context_len = longest_context(rows)
-    curve = costs.curve(len(rows), context_len)
+    shape = shape_of(rows)
+    curve = costs.curve(*shape)
     base = min(sum([row.num_pending for row in rows]), MAX_TOKENS)
     num_emitting = max(sum([row.emits for row in rows]), 1)
     plain_ms = float(curve[min(num_emitting, MAX_TOKENS)])
@@ -78,7 +77,7 @@ def view_step(costs: CostModel, rows: Sequence[Row], speedups: Sequence[float], 
     most = max(0, min(max_nodes, MAX_TOKENS - base))
     prices = (curve[base : base + 1 + most] - curve[base]) * rate
     weights, base_ms = 1.0 / np.array(speedups), float(curve[base])
-    return StepView(len(rows), base, num_emitting, base_ms, plain_ms, rate, prices, weights, context_len)
+    return StepView(shape, base, num_emitting, base_ms, plain_ms, rate, prices, weights)
 
 
 def options_of(
@@ -98,11 +97,12 @@ def options_of(
     running = experience.running.get(name, frozenset())
     runs = np.array([rows[place].request_id in running for place in ordered])
     # Rows that stop drafting will have to start again, so going on saves what starting costs.
-    spread = step.rate * costs.start_ms(name, 1, begins=False) / HORIZON
-    begin_ms = costs.start_ms(name, 0, begins=True) / HORIZON
-    longest_ms = (1.0 - SAVING) * costs.draft_ms(name, DraftShape(len(places)))
+    native = step.shape.native
+    spread = step.rate * costs.start_ms(name, 1, begins=False, native=native) / HORIZON
+    begin_ms = costs.start_ms(name, 0, begins=True, native=native) / HORIZON
+    longest_ms = (1.0 - SAVING) * costs.draft_ms(name, DraftShape(len(places), native=native))
     for depth in (0,) if whole_only else (0, *yields.depths(name, groups[0][0][1])):
-        if depth and costs.draft_ms(name, DraftShape(len(places), depth)) > longest_ms:
+        if depth and costs.draft_ms(name, DraftShape(len(places), depth, native=native)) > longest_ms:
             continue
         own = [yields.at_depth(key, group, depth) for key, group in groups]
         num = len(places)
@@ -110,9 +110,9 @@ def options_of(
             values = _row_values(step, own, num)
             worth = values + np.where(runs, spread, -spread)
             order = np.argsort(-worth, kind="stable")[:num]
-            shape = DraftShape(num, depth, num - int(runs[order].sum()))
+            shape = DraftShape(num, depth, num - int(runs[order].sum()), native)
             draft_ms = costs.draft_ms(name, shape)
-            start_ms = costs.start_ms(name, shape.num_starting, begins=shape.begins)
+            start_ms = costs.start_ms(name, shape.num_starting, begins=shape.begins, native=native)
             spread_ms = draft_ms - start_ms + (begin_ms if shape.begins else -begin_ms)
             value = float(worth[order].sum()) - step.rate * spread_ms
             chosen = tuple(sorted([ordered[i] for i in order.tolist()]))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from wager.costs import MAX_TOKENS, CostModel, DraftShape
 from wager.policy.base import Row, StepOutcome
-from wager.policy.experience import longest_context
+from wager.policy.experience import shape_of
 
 PACE_MEMORY = 0.99
 """Share of its past that each further step leaves in a speed-up."""
@@ -34,9 +34,14 @@ class Pace:
     def speedup(self) -> float:
         return min(max(1.0, self.plain / self.spent), HIGHEST_PACE)
 
-    def add(self, plain: float, spent: float) -> None:
-        self.plain = PACE_MEMORY * self.plain + plain
-        self.spent = PACE_MEMORY * self.spent + spent
+    def add(self, plain: float, spent: float, num_steps: int = 1) -> None:
+        """Take in the tokens and the time of a step, or of several equal ones."""
+        kept, weight = PACE_MEMORY, 1.0
+        if num_steps > 1:
+            kept = PACE_MEMORY**num_steps
+            weight = (1.0 - kept) / (1.0 - PACE_MEMORY)
+        self.plain = kept * self.plain + weight * plain
+        self.spent = kept * self.spent + weight * spent
 
 
 class Paces:
@@ -57,21 +62,22 @@ class Paces:
         shares = outcome.rows
         if not shares or sum([share.row.emits for share in shares]) < len(shares):
             return
-        num_rows, context_len = len(shares), longest_context([share.row for share in shares])
-        curve = costs.curve(num_rows, context_len)
+        shape = shape_of([share.row for share in shares])
+        num_rows, curve = shape.num_rows, costs.curve(*shape)
         drafting = Counter([share.offer for share in shares if share.offer.drafter])
         spent_ms = float(curve[min(outcome.num_tokens, MAX_TOKENS)])
         for (drafter, depth), num_drafting in drafting.items():
             if drafter is not None:
-                spent_ms += costs.draft_ms(drafter, DraftShape(num_drafting, depth))
+                spent_ms += costs.draft_ms(drafter, DraftShape(num_drafting, depth, native=shape.native))
         spent = spent_ms / float(curve[min(num_rows, MAX_TOKENS)])
         for share in shares:
             own = self._own.get(share.row.request_id)
             if own is None:
                 own = Pace(OWN_PACE_STEPS * self._common.speedup, OWN_PACE_STEPS)
                 self._own[share.row.request_id] = own
-            own.add(share.accepted + 1.0, spent)
-        self._common.add(sum([share.accepted + 1.0 for share in shares]) / num_rows, spent)
+            own.add(share.accepted + 1.0, spent, outcome.num_steps)
+        emitted = sum([share.accepted + 1.0 for share in shares]) / num_rows
+        self._common.add(emitted, spent, outcome.num_steps)
 
     def forget(self, request_id: Hashable) -> None:
         self._own.pop(request_id, None)

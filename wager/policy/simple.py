@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+import numpy as np
+
 from wager.policy.base import (
     PLAIN,
+    UNLIMITED,
     Blind,
     Coming,
     Draft,
     Inquiry,
+    MultiStep,
+    NodeRule,
     Offer,
     Plan,
     Row,
@@ -44,6 +49,9 @@ class Plain:
     def arrange(self, plan: Plan, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
         return fixed_forest(rows, drafts, 0, chain=True)
 
+    def multi_step(self, plan: Plan, rows: Sequence[Row]) -> MultiStep | None:
+        return MultiStep(UNLIMITED)
+
     def learn(self, outcome: StepOutcome) -> None:
         """A fixed rule learns nothing."""
 
@@ -71,6 +79,14 @@ class Fixed(Plain):
 
     def arrange(self, plan: Plan, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
         return fixed_forest(rows, drafts, self.nodes, chain=self.chain)
+
+    def multi_step(self, plan: Plan, rows: Sequence[Row]) -> MultiStep | None:
+        if not plan.drafts:
+            return None  # the next step drafts again
+        rule = NodeRule(
+            np.zeros(self.nodes * len(rows) + 1), np.ones(len(rows)), self.nodes, is_chain=self.chain
+        )
+        return MultiStep(UNLIMITED, rule)
 
 
 def fixed_plan(rows: Sequence[Row], nodes: int, *, chain: bool) -> Plan:

@@ -48,8 +48,8 @@ class StandingPlan:
         if has_learned or plan is None or plan.drafts or price is None:
             self._plan = None
         elif plan is self._plan:
-            self._steps -= 1
-            if not self._steps:
+            self._steps -= outcome.num_steps
+            if self._steps <= 0:
                 self._plan = None
         else:
             self._plan, self._keys = plan, _keys([share.row for share in outcome.rows])
@@ -69,6 +69,7 @@ class _Key(NamedTuple):
     grades: tuple[str, ...]
     emits: bool
     can_draft: bool
+    native: bool
 
 
 def _keys(rows: Sequence[Row]) -> list[_Key]:
@@ -83,6 +84,7 @@ def _keys(rows: Sequence[Row]) -> list[_Key]:
             row.grades,
             row.emits,
             row.can_draft,
+            row.native,
         )
         for row in rows
     ]

@@ -154,6 +154,15 @@ class Yields:
         line = self._line((draft.drafter, row.phase_of(draft.drafter)))
         return line.calibrator if line.num_depths else None
 
+    def calibration(self, row: Row, drafter: str) -> Calibrator | None:
+        """The calibration of a drafter whose order of candidates is that of their probabilities."""
+        line = self._line((drafter, row.phase_of(drafter)))
+        return line.calibrator if line.num_depths and line.calibrator.keeps_order else None
+
+    def num_steps(self, request_id: Hashable) -> int:
+        """Steps that the request has taken."""
+        return self._own.get(request_id, _NEW).steps
+
     # -- after a draft
 
     def log_acceptance(self, row: Row, draft: Draft) -> FloatArray:
@@ -164,12 +173,12 @@ class Yields:
         (rates,) = self._rates(key, draft.num_depths, [row.request_id])
         return np.log(np.clip(rates, 1e-6, 1.0 - 1e-6))[:, None]
 
-    def step(self, request_id: Hashable) -> None:
-        """The request took a step: what it has shown is that much older."""
+    def step(self, request_id: Hashable, num_steps: int = 1) -> None:
+        """The request took steps: what it has shown is that much older."""
         own = self._of(request_id)
-        own.steps += 1
+        own.steps += num_steps
         for counts in own.counts.values():
-            counts *= OWN_FADE
+            counts *= OWN_FADE**num_steps
 
     def learn_draft(self, row: Row, draft: Draft, num_drafts: int, *, with_curve: bool) -> None:
         """One of the drafts of a step was seen; `with_curve` spends the time to learn its whole curve."""

@@ -143,9 +143,6 @@ class GraphRunner(TargetRunner):
     def logits(self, hidden: Tensor) -> Tensor:
         return self._head(hidden)
 
-    def rough_logits(self, hidden: Tensor) -> Tensor:
-        return self._head(hidden)
-
     def warm(self, progress: Progress | None = None) -> int:
         """Capture every size, the largest first; returns how many graphs there are. Nothing may run yet."""
         with self._inference:

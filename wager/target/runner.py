@@ -15,6 +15,8 @@ from torch import Tensor
 from wager.kvcache.commit import commit_path
 from wager.kvcache.pool import KVPool
 from wager.nn.models.decoder import Decoder
+from wager.nn.native.choose import NativeChooser
+from wager.nn.native.head import NativeHead
 from wager.target.buckets import Size
 from wager.target.inputs import BlindRow, Packer, PassInputs, RunRow
 from wager.tree import Tree
@@ -89,8 +91,14 @@ class TargetRunner:
     def logits(self, hidden: Tensor) -> Tensor:
         return self.decoder.logits(hidden)
 
-    def rough_logits(self, hidden: Tensor) -> Tensor:
-        return self.decoder.rough_logits(hidden)
+    def draft_head(self, token_ids: tuple[int, ...]) -> NativeHead | None:
+        return self.decoder.draft_head(token_ids)
+
+    @property
+    def native_chooser(self) -> NativeChooser | None:
+        """The chooser of native passes; None while passes are not native."""
+        native = self.decoder.native
+        return None if native is None else native.chooser
 
     def run(self, rows: Sequence[RunRow]) -> RunResult:
         """One pass. Writes the rows' K/V behind their contexts."""

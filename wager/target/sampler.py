@@ -10,7 +10,7 @@ in between. The sampler knows no verdicts, no grammars and no caches.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from wager.nn.native.choose import NativeChooser
 from wager.nn.noise import NoiseSource
 from wager.records import SamplingParams, TopLogprobs
 from wager.tree import Tree
@@ -123,9 +124,19 @@ class PendingChoices:
 class Sampler:
     """Chooses tokens. `noise` is shared with the drafter."""
 
-    def __init__(self, noise: NoiseSource, *, by_kernels: bool = False) -> None:
-        """`by_kernels`: the scores are on a device with kernels, which choose for all rows at once."""
+    def __init__(
+        self,
+        noise: NoiseSource,
+        *,
+        by_kernels: bool = False,
+        native: Callable[[], NativeChooser | None] = lambda: None,
+    ) -> None:
+        """`by_kernels`: the scores are on a device with kernels, which choose for all rows at once.
+
+        `native` returns the chooser of native passes while the target's passes are native.
+        """
         self.noise = noise
+        self._native = native
         self._device = _device_chooser(noise.device) if by_kernels else None
 
     def launch(self, logits: Tensor, rows: Sequence[ChoiceRow], want_p1: bool = False) -> PendingChoices:
@@ -200,10 +211,13 @@ class Sampler:
         params = row.params
         if params.temperature == 0.0:
             return _best(scores)[0]
-        scores = _filtered(scores / params.temperature, params)
         root = len(row.tokens) - 1
-        depths = [0, *row.tree.depths.tolist()]
-        noise = self.noise.rows([(row.seed, root + depth + 1) for depth in depths])
+        positions = [root + depth + 1 for depth in (0, *row.tree.depths.tolist())]
+        native = self._native()
+        if native is not None and native.fits(scores):
+            return native(scores, params, row.seed, positions)
+        scores = _filtered(scores / params.temperature, params)
+        noise = self.noise.rows([(row.seed, position) for position in positions])
         return _best(scores + noise)[0]
 
 

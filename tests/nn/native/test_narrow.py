@@ -76,12 +76,16 @@ def test_rounded_activations_change_little(kind: str, tmp_path: Path, ready: Lib
     assert 0 < differences[0] < 2e-4 and 10 * differences[0] < differences[1] < 0.05
 
 
-def test_a_head_serves_guesses_with_8_bit_activations(tmp_path: Path, ready: Library) -> None:
-    path = make(tmp_path / "a.gguf", "Q8_0")
+@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0"])
+def test_a_head_serves_guesses_in_4_bits_with_8_bit_activations(
+    kind: str, tmp_path: Path, ready: Library
+) -> None:
+    path = make(tmp_path / "a.gguf", kind)
     target, rounded = (load_target(path, options=PassOptions("on", activations=a)) for a in ("auto", "int8"))
     hidden = torch.randn(5, 256, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(target.rough_logits(hidden), rounded.logits(hidden))
-    assert not torch.equal(target.rough_logits(hidden), target.logits(hidden))
+    head = target.draft_head(())
+    assert head is not None and not torch.equal(head(hidden), target.logits(hidden))
+    assert torch.equal(head(hidden), rounded.logits(hidden)) == (kind == "Q4_1"), "it has 4 bits already"
 
 
 def test_a_model_without_quantised_weights_has_no_rounded_activations(tmp_path: Path, ready: Library) -> None:

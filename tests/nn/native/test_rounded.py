@@ -9,10 +9,10 @@ from torch import Tensor
 from wager.errors import ConfigError
 from wager.nn.gguf_blocks import GroupedWeight
 from wager.nn.native import build
+from wager.nn.native.head import NativeHead
 from wager.nn.native.library import Library
 from wager.nn.native.loader import PassOptions
 from wager.nn.native.pack import Packer, Storage, Store, quantise
-from wager.nn.native.passes import NativeHead
 
 FORMS = {
     "Q4_0": (4, 32, False),
@@ -166,7 +166,7 @@ def other(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         pytest.skip("no C++ compiler here")
     path = tmp_path_factory.mktemp("width") / "passes.so"
     flags = [*build.FLAGS, "-O1", *WIDTHS[request.param]]
-    sources = ["-o", str(path), str(build.SOURCE / build.MAIN)]
+    sources = ["-o", str(path), *(str(build.SOURCE / name) for name in build.MAIN)]
     if subprocess.run([*command, *flags, *sources], capture_output=True).returncode:
         pytest.skip("this compiler does not know these vectors")
     return Library(path)

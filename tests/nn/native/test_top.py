@@ -75,14 +75,20 @@ def test_others_are_served_by_torch(library: Library) -> None:
 
 @pytest.mark.parametrize(("weights", "is_apart"), [("auto", True), ("full", False), ("int8", False)])
 def test_a_head_for_guesses(ready: Library, weights: str, is_apart: bool) -> None:
-    """Guesses may be scored by int8 weights; the target's own choices never are unless that is asked for."""
+    """Guesses may be scored by narrow weights; the target's own choices never are unless asked for."""
     native, exact = make_decoder(CASES["odd"], PassOptions("on", weights))
     hidden = torch.randn(5, 48, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(native.logits(hidden), native.rough_logits(hidden)) != is_apart
-    assert off(native.rough_logits(hidden), exact.logits(hidden.double())) < 0.05
+    head = native.draft_head(())
+    assert head is not None and torch.equal(native.logits(hidden), head(hidden)) != is_apart
+    assert off(head(hidden), exact.logits(hidden.double())) < (0.15 if is_apart else 0.05)
+    few = native.draft_head((7, 3, 40))
+    assert few is not None and native.draft_head((7, 3, 40)) is few, "made once"
+    if is_apart:
+        assert few.token_ids is not None and few.token_ids.tolist() == [7, 3, 40]
+        assert torch.equal(few(hidden), head(hidden)[:, [7, 3, 40]])
     if weights != "int8":
         assert off(native.logits(hidden), exact.logits(hidden.double())) < 1e-5
-    assert torch.equal(exact.logits(hidden.double()), exact.rough_logits(hidden.double()))
+    assert exact.draft_head(()) is None, "plain torch has no other head"
 
 
 @pytest.mark.parametrize(("weights", "kept"), [("auto", "int8"), ("full", "float32"), ("int8", "int8")])

@@ -27,6 +27,7 @@ from wager.nn.layers.decoder_layer import DecoderLayer, LayerWeights
 from wager.nn.layers.linear import Layout, Projection, choose_layout
 from wager.nn.layers.norm import RmsNorm
 from wager.nn.narrow import NarrowDecoder, NarrowLayer, dense
+from wager.nn.native.head import NativeHead
 from wager.nn.native.loader import NativeLoader, PassOptions
 from wager.nn.native.networks import native_decoder
 from wager.nn.native.passes import NativeDecoder
@@ -207,6 +208,11 @@ class Decoder:
         self._unpacked, self.layers, self.head = None, [], self._native.heads.exact
         return True
 
+    @property
+    def native(self) -> NativeDecoder | None:
+        """The native passes; None while passes are plain torch or run by kernels."""
+        return self._native
+
     def pool_spec(self, num_pages: int, page_size: int) -> PoolSpec:
         """Returns the spec of the pool this decoder writes to."""
         spec = self.spec
@@ -254,6 +260,6 @@ class Decoder:
         """Returns the scores [rows, vocab] of selected hidden states [rows, hidden]."""
         return self.head(hidden)
 
-    def rough_logits(self, hidden: Tensor) -> Tensor:
-        """Returns scores that suffice for guesses; they may come from a quantised head."""
-        return self.head(hidden) if self._native is None else self._native.heads.rough(hidden)
+    def draft_head(self, token_ids: tuple[int, ...]) -> NativeHead | None:
+        """Returns the native head for guesses of these tokens (all if there are none); None without one."""
+        return None if self._native is None else self._native.draft_head(token_ids)

@@ -28,7 +28,8 @@ from wager.nn.layers.linear import Layout, choose_layout
 from wager.nn.layers.norm import RmsNorm
 from wager.nn.models.dflash_spec import DFlashSpec, read_spec
 from wager.nn.models.hf_config import pick_dtype
-from wager.nn.models.tensors import read_layer
+from wager.nn.models.tensors import read_layer, read_narrow_layer
+from wager.nn.narrow import AnyWeight, NarrowLayer, dense
 from wager.nn.native.loader import NativeLoader, PassOptions
 from wager.nn.native.networks import native_drafter
 from wager.nn.native.passes import NativeDFlash
@@ -50,6 +51,28 @@ class DFlashWeights(NamedTuple):
     @property
     def num_bytes(self) -> int:
         return self.fc.nbytes + sum([matrix.nbytes for layer in self.layers for matrix in layer.matrices])
+
+
+class NarrowDFlash(NamedTuple):
+    """All tensors of a drafter; matrices that its file quantises keep their narrow form."""
+
+    fc: AnyWeight
+    hidden_norm: Tensor
+    layers: Sequence[NarrowLayer]
+    norm: Tensor
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of the same weights in float32, by which networks are compared."""
+        matrices = [self.fc]
+        for layer in self.layers:
+            matrices += [one.weight for one in (layer.qkv, layer.out, layer.gate_up, layer.down)]
+        return sum([4 * matrix.shape[0] * matrix.shape[1] for matrix in matrices])
+
+    @property
+    def widened(self) -> DFlashWeights:
+        layers = [layer.widened for layer in self.layers]
+        return DFlashWeights(dense(self.fc), self.hidden_norm, layers, self.norm)
 
 
 class QuantDFlash(NamedTuple):
@@ -85,7 +108,7 @@ class DFlash:
     def __init__(
         self,
         spec: DFlashSpec,
-        weights: DFlashWeights | QuantDFlash,
+        weights: DFlashWeights | QuantDFlash | NarrowDFlash,
         layout: str = "auto",
         options: PassOptions | None = None,
     ) -> None:
@@ -98,21 +121,25 @@ class DFlash:
         self.layers: list[DecoderLayer] = []
         self._native: NativeDFlash | None = None
         self.top: NativeTop | None = None
-        self._unpacked: DFlashWeights | None = None
+        self._unpacked: DFlashWeights | NarrowDFlash | None = None
         has_kernels = kernels.has_kernels(self.device)
         self.kernel_refusal = block_refusal(spec, self.dtype) if has_kernels else ""
         """Why the device's kernels cannot run this drafter; empty if they can."""
         if self.kernel_refusal:
             log.warning("the block drafter runs by plain torch: %s", self.kernel_refusal)
-        self.weights = weights if has_kernels and not self.kernel_refusal else None
+        self.weights: DFlashWeights | QuantDFlash | None = None
         """All tensors as they were read, if kernels may run the drafter, else None."""
+        if has_kernels and not self.kernel_refusal:
+            assert not isinstance(weights, NarrowDFlash), "narrow weights are for a CPU"
+            self.weights = weights
         if isinstance(weights, QuantDFlash):
             assert self.weights is not None, "quantised weights without kernels"
             self.layout = str(Quantisation(weights.fc.bits))
             return
         self._unpacked = weights
         if not self.try_native(wait=True):
-            self._lay_out(weights, layout)
+            wide = weights.widened if isinstance(weights, NarrowDFlash) else weights
+            self._lay_out(wide, layout)
 
     def _lay_out(self, weights: DFlashWeights, request: str) -> None:
         """Creates the plain-torch layers."""
@@ -142,6 +169,11 @@ class DFlash:
         self._native, self.layout, self.top = packed
         self._unpacked, self.layers = None, []
         return True
+
+    @property
+    def native(self) -> NativeDFlash | None:
+        """The native passes; None while passes are plain torch or run by kernels."""
+        return self._native
 
     @property
     def has_plain_passes(self) -> bool:
@@ -273,6 +305,20 @@ def read_weights(reader: WeightReader, spec: DFlashSpec) -> DFlashWeights:
     return weights
 
 
+def read_narrow_weights(reader: WeightReader, spec: DFlashSpec) -> NarrowDFlash:
+    """Returns the published tensors as `read_weights` does, with matrices in their narrow form."""
+    hidden, shape = spec.hidden_size, (spec.hidden_size, spec.feature_size)
+    narrow = reader.grouped(["fc.weight"], [shape])
+    weights = NarrowDFlash(
+        fc=reader.get("fc.weight", shape) if narrow is None else narrow,
+        hidden_norm=reader.get("hidden_norm.weight", (hidden,)),
+        layers=[read_narrow_layer(reader, f"layers.{index}.", spec) for index in range(spec.num_layers)],
+        norm=reader.get("norm.weight", (hidden,)),
+    )
+    reader.leftovers()
+    return weights
+
+
 def read_quant_weights(reader: WeightReader, spec: DFlashSpec, quantisation: Quantisation) -> QuantDFlash:
     """Returns the quantised tensors; each layer is rounded before the next one is read."""
     hidden, layers = spec.hidden_size, range(spec.num_layers)
@@ -305,7 +351,9 @@ def load_drafter(
         options = replace(options, weights="auto", kernels=False)
     bits = options.quant_bits if options is not None else None
     if bits is None:
-        return DFlash(spec, read_weights(reader, spec), layout, options)
+        keeps_narrow = options is not None and options.keeps_narrow(reader.dtype, reader.device, layout)
+        read = read_narrow_weights if keeps_narrow else read_weights
+        return DFlash(spec, read(reader, spec), layout, options)
     return DFlash(spec, read_quant_weights(reader, spec, Quantisation(bits)), layout, options)
 
 

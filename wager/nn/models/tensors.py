@@ -39,7 +39,7 @@ def read_narrow_decoder(reader: WeightReader, spec: DecoderSpec) -> NarrowDecode
     words = (spec.vocab_size, spec.hidden_size)
     narrow = reader.grouped(["model.embed_tokens.weight"], [words])
     embedding = _embedding(reader, spec) if narrow is None else narrow
-    layers = [_read_narrow_layer(reader, f"model.layers.{index}.", spec) for index in range(spec.num_layers)]
+    layers = [read_narrow_layer(reader, f"model.layers.{index}.", spec) for index in range(spec.num_layers)]
     norm, head = _norm(reader, spec), embedding
     if not spec.tie_embeddings:
         narrow = reader.grouped(["lm_head.weight"], [words])
@@ -105,7 +105,7 @@ def read_layer(reader: WeightReader, prefix: str, spec: DecoderSpec | DFlashSpec
     )
 
 
-def _read_narrow_layer(reader: WeightReader, prefix: str, spec: DecoderSpec) -> NarrowLayer:
+def read_narrow_layer(reader: WeightReader, prefix: str, spec: DecoderSpec | DFlashSpec) -> NarrowLayer:
     """Returns one layer as `read_layer` does, with matrices in their narrow form."""
     joined = {name: _join_narrow(reader, prefix, part) for name, part in _layer_parts(spec).items()}
     return NarrowLayer(

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 SOURCE = Path(__file__).parent / "source"
-MAIN = "passes.cpp"
+MAIN = ("passes.cpp", "steps.cpp")
 # NOTE: no -ffast-math and no contraction, because results must not depend on how a loop was compiled.
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=off", "-fPIC", "-shared", "-pthread")
 _TIMEOUT_S = 300
@@ -142,7 +142,7 @@ def build() -> Built:
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
         done = subprocess.run(
-            [*command, *FLAGS, "-o", str(made), str(SOURCE / MAIN)],
+            [*command, *FLAGS, "-o", str(made), *(str(SOURCE / name) for name in MAIN)],
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_S,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,23 @@ class Ingest(ctypes.Structure):
     )
 
 
+class Draws(ctypes.Structure):
+    """The scores of a draft, and where its candidates go."""
+
+    _fields_ = (
+        ("scores", c_void_p),
+        ("num_depths", c_int64),
+        ("num_outputs", c_int64),
+        ("num_ranks", c_int64),
+        ("tokens", c_void_p),
+        ("temperature", c_double),
+        ("seed", c_uint64),
+        ("position", c_int64),
+        ("logprobs", c_void_p),
+        ("token_ids", c_void_p),
+    )
+
+
 _RECORDS = (Matrix, Layer, Net, Pass, Ingest)
 CAUSAL, ALL, ALL_BUT_CAUSAL_IN_WINDOWS = range(3)
 
@@ -137,6 +154,14 @@ class Library:
         self.top = handle.wager_top
         self.top.restype = c_int64
         self.top.argtypes = (c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int32)
+        self.draft_top = handle.wager_draft_top
+        self.draft_top.restype, self.draft_top.argtypes = c_int64, (POINTER(Draws), c_int32)
+        self.choose = handle.wager_choose
+        self.choose.restype = c_int64
+        self.choose.argtypes = (c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_void_p)
+        self.steps = _declared(handle.wager_steps, c_void_p)
+        self.step_record_size = handle.wager_step_size
+        self.step_record_size.restype, self.step_record_size.argtypes = c_int64, (c_int64,)
 
 
 def _declared(function: Any, *records: Any) -> Any:

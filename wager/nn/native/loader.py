@@ -102,7 +102,7 @@ class PassOptions:
 
     def keeps_narrow(self, dtype: torch.dtype, device: torch.device | str, layout: str) -> bool:
         """Whether weights that a file has quantised are kept so: native passes may multiply them."""
-        wanted = self.native != "off" and self.weights == "auto" and not self.is_drafter
+        wanted = self.native != "off" and self.weights == "auto"
         return wanted and layout == "auto" and dtype == torch.float32 and torch.device(device).type == "cpu"
 
     @property

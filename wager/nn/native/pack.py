@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wager.nn.gguf_blocks import GroupedWeight
+from wager.nn.gguf_blocks import GroupedWeight, round_to_4_bits
 from wager.nn.narrow import AnyWeight
 from wager.nn.native.library import Matrix
 
@@ -100,11 +100,13 @@ class Storage(NamedTuple):
     """How weights are stored and multiplied."""
 
     quantised: bool = False
-    """Whether weights become int8."""
+    """Whether weights become int8, or 4 bits with an offset (`bits`)."""
     narrow: bool = True
     """Whether weights may be bfloat16 where that is exact."""
     limbs: int = 0
     """Bytes of an activation that is multiplied by codes; 0: activations stay float32."""
+    bits: int = 8
+    """Bits of a weight that is quantised here."""
 
 
 class Packer:
@@ -155,6 +157,8 @@ class Packer:
         own_bias = None if bias is None else self.vector(bias)
         if isinstance(weight, GroupedWeight):
             return self._pack_codes(weight, own_bias, _native_kind(weight))
+        if self._storage.quantised and self._storage.bits == 4:
+            return self._pack_codes(round_to_4_bits(weight), own_bias, NIBBLES, weight.shape[1])
         if self._storage.quantised:
             return self._pack_codes(quantise(weight), own_bias, INT8, weight.shape[1])
         num_panels, inputs = weight.shape[0] // self.panel, weight.shape[1]

@@ -9,10 +9,11 @@ loader.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import byref
-from typing import Any, NamedTuple
+from ctypes import byref, pointer
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -20,22 +21,26 @@ from wager.kvcache.pool import KVPool, Place
 from wager.nn.batch import BlockBatch, BlockRow, PassBatch, PassRow
 from wager.nn.layers.decoder_layer import LayerWeights
 from wager.nn.narrow import AnyWeight, NarrowLayer
+from wager.nn.native.choose import NativeChooser
+from wager.nn.native.head import Heads, NativeHead, Workspace
 from wager.nn.native.library import (
     ALL,
     ALL_BUT_CAUSAL_IN_WINDOWS,
     CAUSAL,
+    Draws,
     Ingest,
     Layer,
     Library,
-    Matrix,
     Net,
     Pass,
-    Pool,
     num_threads,
     raise_refusal,
 )
-from wager.nn.native.pack import NIBBLES, Extent, Packer, Storage, Store, room_for
+from wager.nn.native.pack import Extent, Packer, Storage, Store, room_for
+from wager.nn.native.steps import BlockModel, Embedding, Int64Array, TargetModel, pool_record
 from wager.nn.rope import Rotary
+
+FloatTable = npt.NDArray[np.float32]
 
 
 class Shape(NamedTuple):
@@ -47,23 +52,6 @@ class Shape(NamedTuple):
     head_dim: int
     eps: float
     windows: Sequence[int | None]
-
-
-class Workspace:
-    """Memory for passes, as large as the largest pass so far needed."""
-
-    def __init__(self) -> None:
-        self._bytes = torch.empty(1 << 20, dtype=torch.uint8)
-
-    def run(self, call: Any, *arguments: Any) -> None:
-        """Calls the library with enough memory; raises the error of a refused call."""
-        held, threads = self._bytes, num_threads()
-        code = call(*arguments, held.data_ptr(), held.shape[0], threads)
-        if code > 0:
-            self._bytes = held = torch.empty(code + code // 4, dtype=torch.uint8)
-            code = call(*arguments, held.data_ptr(), held.shape[0], threads)
-        if code < 0:
-            raise_refusal(code)
 
 
 class Stack:
@@ -158,60 +146,30 @@ def _address(array: Any) -> int:
     return array.__array_interface__["data"][0]
 
 
-def _pool(pool: KVPool) -> Pool:
-    return Pool(pool.store.data_ptr(), pool.num_slots, pool.spec.page_size)
-
-
-class NativeHead:
-    """The product of the head."""
-
-    def __init__(self, library: Library, packer: Packer, matrix: Matrix, num_outputs: int) -> None:
-        """`packer` owns the memory of the matrix."""
-        self._library, self._packer, self._size = library, packer, num_outputs
-        self._matrix = matrix
-        self._pointer, self._scratch = byref(matrix), Workspace()
-
-    def rounded(self) -> NativeHead | None:
-        """Returns the same head for activations of 8 bits, with the same memory; None without codes."""
-        own = self._matrix
-        if own.kind < NIBBLES:
-            return None
-        matrix = Matrix.from_buffer_copy(own)
-        matrix.limbs = 1
-        return NativeHead(self._library, self._packer, matrix, self._size)
-
-    def __call__(self, hidden: Tensor) -> Tensor:
-        hidden = hidden.contiguous()
-        out = torch.empty(hidden.shape[0], self._size)
-        self._scratch.run(
-            self._library.project,
-            self._pointer,
-            hidden.data_ptr(),
-            hidden.shape[0],
-            out.data_ptr(),
-            self._size,
-        )
-        return out
-
-
-class Heads(NamedTuple):
-    """The exact head for the target's choices, and one for guesses."""
-
-    exact: NativeHead
-    rough: NativeHead
-
-
 class NativeDecoder:
     """All layers of a decoder, and its heads."""
 
     def __init__(self, stack: Stack, norm: int, embedding: AnyWeight, heads: Heads, rotary: Rotary) -> None:
         """Prepares the passes; the library looks up a plain embedding itself."""
-        self._stack, self._rotary, self.heads = stack, rotary, heads
+        self._stack, self.rotary, self.heads = stack, rotary, heads
         self._embedding = embedding
         stack.net.norm = norm
         if isinstance(embedding, Tensor):
             stack.net.embedding = embedding.data_ptr()
         stack.net.vocab = embedding.shape[0]
+        self.chooser = NativeChooser(stack.library)
+        self._draft_heads: dict[tuple[int, ...], NativeHead] = {}
+
+    @property
+    def library(self) -> Library:
+        return self._stack.library
+
+    def draft_head(self, token_ids: tuple[int, ...]) -> NativeHead:
+        """Returns the head for guesses of these tokens, of all if there are none; made when first asked."""
+        found = self._draft_heads.get(token_ids)
+        if found is None:
+            found = self._draft_heads[token_ids] = self.heads.make_draft_head(token_ids)
+        return found
 
     def forward(
         self, batch: PassBatch, pool: KVPool, feature_layers: Sequence[int]
@@ -223,7 +181,7 @@ class NativeDecoder:
         if count == 0:
             return out, features
         rows = RowTable(batch.rows, pool.spec.page_size)
-        turns = self._rotary.table(max(row.kv_len for row in batch.rows))
+        turns = self.rotary.table(max(row.kv_len for row in batch.rows))
         taps = np.array(feature_layers, np.int64)
         token_ids, positions, slots = _plain(batch.token_ids), _plain(batch.positions), _plain(batch.slots)
         embeddings = self._embeddings(token_ids)
@@ -237,7 +195,7 @@ class NativeDecoder:
             turns.data_ptr(),
             turns.shape[0],
             rows.address,
-            _pool(pool),
+            pool_record(pool),
             CAUSAL,
             _address(taps),
             len(taps),
@@ -246,6 +204,24 @@ class NativeDecoder:
         )
         self._stack.run(self._stack.library.run_pass, record)
         return out, features
+
+    def step_model(self, pool: KVPool, taps: Int64Array) -> TargetModel:
+        """Returns the record by which native steps call this decoder; they fill in the rotations.
+
+        The caller keeps `taps` alive, which are the feature layers.
+        """
+        head = self.heads.exact
+        return TargetModel(
+            pointer(self._stack.net),
+            pointer(head.matrix),
+            head.num_outputs,
+            _embedding_record(self._embedding),
+            pool_record(pool),
+            None,
+            0,
+            _address(taps),
+            len(taps),
+        )
 
     def _embeddings(self, token_ids: Tensor) -> Tensor | None:
         """Returns the tokens' embeddings if the embedding is narrow; raises InputError for a wrong id."""
@@ -290,7 +266,7 @@ class NativeDFlash:
             slots.data_ptr(),
             turns.data_ptr(),
             turns.shape[0],
-            _pool(pool),
+            pool_record(pool),
             self._feature_projection.fc,
             self._feature_projection.norm,
         )
@@ -314,7 +290,7 @@ class NativeDFlash:
             turns.data_ptr(),
             turns.shape[0],
             rows.address,
-            _pool(pool),
+            pool_record(pool),
             self._sight,
             None,
             0,
@@ -323,6 +299,73 @@ class NativeDFlash:
         )
         self._stack.run(self._stack.library.run_pass, record)
         return out
+
+    def step_model(self, pool: KVPool, head: NativeHead, block: StepBlock, length: int) -> BlockModel:
+        """Returns the record by which native steps call this drafter, for texts of up to `length` tokens."""
+        turns = self._rotary.table(length + block.length)
+        return BlockModel(
+            pointer(self._stack.net),
+            self._feature_projection.fc,
+            self._feature_projection.norm,
+            pointer(head.matrix),
+            None if head.token_ids is None else head.token_ids.data_ptr(),
+            head.num_outputs,
+            pool_record(pool),
+            turns.data_ptr(),
+            turns.shape[0],
+            self._sight,
+            block.mask_token,
+            block.length,
+            block.num_depths,
+            block.num_ranks,
+        )
+
+    def draw(
+        self, scores: Tensor, head: NativeHead, span: DraftSpan, logprobs: FloatTable, token_ids: Int64Array
+    ) -> None:
+        """Writes the best candidates of each depth of a draft; the scores are changed."""
+        ids = head.token_ids
+        draws = Draws(
+            scores.data_ptr(),
+            scores.shape[0],
+            scores.shape[1],
+            logprobs.shape[1],
+            None if ids is None else ids.data_ptr(),
+            span.temperature,
+            span.seed & 0xFFFFFFFFFFFFFFFF,
+            span.position,
+            _address(logprobs),
+            _address(token_ids),
+        )
+        code = self._stack.library.draft_top(byref(draws), num_threads())
+        assert code == 0
+
+
+class DraftSpan(Protocol):
+    """The draft of one row: how it samples, and the position of its first depth."""
+
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def position(self) -> int: ...
+
+
+class StepBlock(NamedTuple):
+    """The block that a drafter drafts in native steps."""
+
+    mask_token: int
+    length: int
+    num_depths: int
+    num_ranks: int
+
+
+def _embedding_record(embedding: AnyWeight) -> Embedding:
+    if isinstance(embedding, Tensor):
+        return Embedding(floats=embedding.data_ptr())
+    offsets = None if embedding.offsets is None else embedding.offsets.data_ptr()
+    return Embedding(None, embedding.codes.data_ptr(), embedding.scales.data_ptr(), offsets, embedding.group)
 
 
 class FeatureProjection(NamedTuple):

@@ -15,6 +15,7 @@ from wager.policy.base import (
     Coming,
     Draft,
     Inquiry,
+    MultiStep,
     Plan,
     Prediction,
     Row,
@@ -24,7 +25,7 @@ from wager.policy.base import (
 )
 from wager.policy.bod import BODConfig, BODController
 from wager.policy.bod.closed_form import throughput
-from wager.policy.experience import Experience, longest_context
+from wager.policy.experience import Experience, shape_of
 from wager.policy.gates import Backoff
 from wager.policy.simple import fixed_plan
 from wager.tree import Forest
@@ -73,6 +74,10 @@ class BodPolicy:
     def arrange(self, plan: Plan, rows: Sequence[Row], drafts: Sequence[Draft | None]) -> Forest:
         return fixed_forest(rows, drafts, _choice_of(plan).guesses, chain=self._is_chain)
 
+    def multi_step(self, plan: Plan, rows: Sequence[Row]) -> MultiStep | None:
+        """Every step changes the estimates, and so the bet."""
+        return None
+
     def learn(self, outcome: StepOutcome) -> None:
         time_ms = outcome.verify_ms + outcome.draft_ms
         for share in outcome.rows:
@@ -102,7 +107,7 @@ class BodPolicy:
 
     def _plain_rate(self, rows: Sequence[Row]) -> float:
         """The same of a plain step; a bet's step time is shared by all rows alike."""
-        return 1.0 / self.experience.costs.plain_ms(max(len(rows), 1), longest_context(rows))
+        return 1.0 / self.experience.costs.plain_ms(*shape_of(rows))
 
 
 def _choice_of(plan: Plan) -> _Choice:

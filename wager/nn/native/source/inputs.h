@@ -2,6 +2,7 @@
 #pragma once
 
 #include "passes.h"
+#include "products.h"
 #include "team.h"
 
 namespace {

@@ -7,6 +7,7 @@
 // and asks first how much a pass needs. Entry points are at the end; library.py calls them.
 
 #include "inputs.h"
+#include "noise.h"
 #include "sinks.h"
 #include "top.h"
 
@@ -257,6 +258,30 @@ void run_ingest(const Net& net, const Ingest& in, const IngestPlan& plan, const 
     });
 }
 
+// Scales the scores of one depth and adds the noise of its position.
+void add_noise(const Draws& d, int64_t depth, float* scores) {
+    const PositionKey key(d.seed, d.position + depth);
+    const Vec temperature = splat(static_cast<float>(d.temperature));
+    UVec steps = first_steps();
+    int64_t i = 0;
+    for (; i + LANES <= d.num_outputs; i += LANES, steps += LANES * TOKEN_STEP) {
+        if (d.tokens)
+            for (int lane = 0; lane < LANES; lane++)
+                steps[lane] = static_cast<uint32_t>(d.tokens[i + lane]) * TOKEN_STEP;
+        store(scores + i, load(scores + i) / temperature + approximate_noise(key, steps));
+    }
+    for (; i < d.num_outputs; i++)
+        scores[i] = scores[i] / static_cast<float>(d.temperature) + exact_noise(key, d.tokens ? d.tokens[i] : i);
+}
+
+void draw(const Draws& d, int64_t depth) {
+    float* scores = d.scores + depth * d.num_outputs;
+    if (d.temperature > 0.0) add_noise(d, depth, scores);
+    int64_t* places = d.token_ids + depth * d.num_ranks;
+    take_best(scores, d.num_outputs, d.num_ranks, d.logprobs + depth * d.num_ranks, places);
+    for (int64_t r = 0; d.tokens && r < d.num_ranks; r++) places[r] = d.tokens[places[r]];
+}
+
 }  // namespace
 
 extern "C" {
@@ -322,6 +347,17 @@ int64_t wager_top(const float* scores, int64_t rows, int64_t columns, int64_t ra
         me.work(phase, rows, [&](int64_t row) {
             take_best(scores + row * columns, columns, ranks, logprobs + row * ranks, places + row * ranks);
         });
+    });
+    return 0;
+}
+
+// The best candidates of each depth of a draft, by the scores with the noise of their positions.
+int64_t wager_draft_top(const Draws* draws, int32_t threads) {
+    const Draws& d = *draws;
+    if (d.num_ranks > MAX_RANKS || d.num_ranks > d.num_outputs) return BAD_RANKS;
+    Phase phase{};
+    run_team(threads, [&](const Member& me) {
+        me.work(phase, d.num_depths, [&](int64_t depth) { draw(d, depth); });
     });
     return 0;
 }

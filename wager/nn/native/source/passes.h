@@ -1,7 +1,7 @@
 // What Python hands over: a network, one pass over it, and the memory both lie in. Mirrored in library.py.
 #pragma once
 
-#include "products.h"
+#include "matrix.h"
 
 struct Layer {
     const float* input_norm;
@@ -65,6 +65,18 @@ struct Ingest {
     Pool pool;
     const Matrix* fc;
     const float* norm;
+};
+
+// Scores of one row's draft, depth after depth, and where its candidates go.
+struct Draws {
+    float* scores;         // [depths][outputs]; scaled and noised in place where the row samples
+    int64_t num_depths, num_outputs, num_ranks;
+    const int64_t* tokens; // of the outputs, or null where they are the vocabulary in its order
+    double temperature;
+    uint64_t seed;
+    int64_t position;      // of the first depth
+    float* logprobs;       // [depths][ranks], the best first
+    int64_t* token_ids;
 };
 
 // Answers of a call that was refused.
