@@ -114,12 +114,13 @@ class Sweep(Plain):
         is_chain = self.bet.depth > 0 and self._thinker is None
         return fixed_forest(rows, drafts, self.bet.num_nodes, chain=is_chain)
 
-    def learn(self, outcome: StepOutcome) -> None:
+    def learn(self, *outcomes: StepOutcome) -> None:
         """Costs are its whole purpose, and they are not learned but listed."""
-        if self._thinker is not None and outcome.plan is not None:
-            details = outcome.plan.details
-            own = details if isinstance(details, Plan) else None
-            self._thinker.learn(outcome._replace(plan=own))
+        for outcome in outcomes:
+            if self._thinker is not None and outcome.plan is not None:
+                details = outcome.plan.details
+                own = details if isinstance(details, Plan) else None
+                self._thinker.learn(outcome._replace(plan=own))
 
     def forget(self, request_id: Hashable) -> None:
         if self._thinker is not None:

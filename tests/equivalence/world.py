@@ -78,10 +78,13 @@ def steady(engine: Engine) -> None:
     """Let the policy learn from made-up times: a pass hardly dearer with more tokens, a draft nearly free."""
     learn = engine.controller.learn
 
-    def learn_steadily(outcome: StepOutcome) -> None:
+    def steadied(outcome: StepOutcome) -> StepOutcome:
         drafted = any(share.offer.drafter is not None for share in outcome.rows)
         verify_ms = 10.0 + 0.02 * outcome.num_tokens
-        learn(outcome._replace(verify_ms=verify_ms, draft_ms=0.05 if drafted else 0.0))
+        return outcome._replace(verify_ms=verify_ms, draft_ms=0.05 if drafted else 0.0)
+
+    def learn_steadily(*outcomes: StepOutcome) -> None:
+        learn(*[steadied(outcome) for outcome in outcomes])
 
     engine.controller.learn = learn_steadily  # type: ignore[method-assign]
 

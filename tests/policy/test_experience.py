@@ -6,7 +6,7 @@ import pytest
 from tests.policy.situations import DRAFT_MS, FLAT, known_costs, share, step
 from wager.costs import CostModel, DraftShape
 from wager.policy import Controller, Evidence, Experience, Row, StepOutcome
-from wager.policy.experience import leading_hits, shape_of
+from wager.policy.experience import leading_hits, shape_of_rows
 
 
 def test_a_plain_step_leaves_the_account_even_whatever_it_took() -> None:
@@ -62,13 +62,13 @@ def test_a_machine_does_not_stand_still_all_the_time() -> None:
     """Where every step that drafts is that late, it is what they take: somebody has to pay."""
     experience, late = known_costs(FLAT), step(share(4, accepted=0), verify_ms=105.0, draft_ms=DRAFT_MS)
     for _ in range(2):
-        assert experience.learn(late).verify_ms < 60.0
-    assert experience.learn(late) is late
+        assert experience.learn(late)[0].verify_ms < 60.0
+    assert experience.learn(late) == [late]
     assert experience.ledger.total.balance_ms < -50.0
     usual = step(share(4, accepted=0), verify_ms=5.0, draft_ms=DRAFT_MS)
-    assert experience.learn(usual) is usual
+    assert experience.learn(usual) == [usual]
     far = step(share(4, accepted=0), verify_ms=5000.0, draft_ms=DRAFT_MS)
-    assert experience.learn(far).verify_ms < 500.0, "again, and not in a row"
+    assert experience.learn(far)[0].verify_ms < 500.0, "again, and not in a row"
 
 
 def test_a_policy_is_not_told_of_a_machine_that_stood_still() -> None:
@@ -96,7 +96,7 @@ def test_of_several_rows_on_a_device_all_but_the_pass_is_the_drafts(overlaps: bo
     experience = known_costs(TWO_ROWS, rows=2)
     rows = [share(7, accepted=2, row=Row(name)) for name in "ab"]
     for _ in range(40):
-        told = experience.learn(step(*rows, verify_ms=3.4, draft_ms=5.6)._replace(overlaps=overlaps))
+        (told,) = experience.learn(step(*rows, verify_ms=3.4, draft_ms=5.6)._replace(overlaps=overlaps))
     assert told.verify_ms + told.draft_ms == pytest.approx(9.0)
     pass_ms = float(experience.costs.curve(2, 0)[16])
     assert (pass_ms == pytest.approx(6.4, rel=0.02)) is overlaps, "elsewhere it is what was measured"
@@ -196,8 +196,8 @@ def test_a_step_without_rows_is_nothing() -> None:
 def test_small_things() -> None:
     assert [leading_hits(ranks) for ranks in ([], [0, 0], [0, 1, 0], [-1])] == [0, 2, 1, 0]
     mixed = [Row(1, context_len=3, native=True), Row(2, context_len=9)]
-    assert shape_of(mixed) == (2, 9, False) and shape_of(mixed[:1]) == (1, 3, True)
-    assert shape_of([]) == (1, 0, False)
+    assert shape_of_rows(mixed) == (2, 9, False) and shape_of_rows(mixed[:1]) == (1, 3, True)
+    assert shape_of_rows([]) == (1, 0, False)
 
 
 def test_a_prompt_of_any_size_is_no_loss_of_those_who_draft_beside_it() -> None:

@@ -211,7 +211,9 @@ def test_before_a_start_pays_it_must_pay_for_the_start() -> None:
         experience.costs.observe_drafts({"draft": DraftShape(1)}, 2.0)
     dear = value_of(policy.plan([ROW]))
     assert dear < begins - 0.1
-    policy.learn(experience.learn(step(share(4, 2), verify_ms=SLOPED[5], draft_ms=18.0)._replace(plan=first)))
+    policy.learn(
+        *experience.learn(step(share(4, 2), verify_ms=SLOPED[5], draft_ms=18.0)._replace(plan=first))
+    )
     assert value_of(policy.plan([ROW])) > dear + 0.15, "and whoever stops will have to pay for it again"
 
 

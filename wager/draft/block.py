@@ -55,7 +55,7 @@ class BlockOptions:
     """Shorter blocks that occurred in training; one is used where it is long enough."""
     ranks: int = 8
     """The candidates at each depth."""
-    max_waiting: int = 32
+    max_waiting: int = 256
     """Tokens of one request whose features may wait on a path without kernels; more are read in at once.
 
     That bounds their memory, and a prompt's features are read with the prompt: the first draft of a request
@@ -91,13 +91,17 @@ class BlockDrafter(Drafter):
         self.kernel_refusal = self._find_kernel_refusal()
         """The reason why the device's kernels do not run the drafts; empty if they do or there are none."""
         self.device = None if self._lacks_kernels else _make_device(self, shape)
+        self._native: BlockNative | None = None
         whole = net.spec.block_size
         self._lengths = [whole] if self.device else sorted({*self.options.block_lengths, whole})
 
     @property
     def native(self) -> BlockNative | None:
-        net, head = self.net.native, self.target.draft_head(self.options.draft_vocab)
-        return None if net is None or head is None else BlockNative(self, net, head)
+        net = self.net.native
+        if self._native is None and net is not None:
+            head = self.target.draft_head(self.options.draft_vocab)
+            self._native = None if head is None else BlockNative(self, net, head)
+        return self._native
 
     @property
     def _lacks_kernels(self) -> bool:

@@ -21,37 +21,43 @@ class Learning:
 
     def __init__(self, parts: EngineParts) -> None:
         self._parts = parts
-        self.waiting: StepOutcome | None = None
-        """The outcome of the previous step, where learning from it waits for the next pass."""
+        self.waiting: Many[StepOutcome] = ()
+        """The outcomes of the previous step, where learning from it waits for the next pass."""
         self.learn_ms = 0.0
         """What the learn stage of the latest step took; the next step is charged for it."""
 
-    def take_in(self, outcome: StepOutcome, delivery: Delivery, clock: StageClock) -> None:
-        """Learn from a step and make the terminal events of the requests that ended in it.
+    def take_in(self, outcomes: Many[StepOutcome], delivery: Delivery, clocks: Many[StageClock]) -> None:
+        """Learn from steps of one plan and make the terminal events of the requests that ended in them.
 
         On a device, after a step that drafted, learning waits until the next pass runs. It does not wait if a
         request has ended, because the account of an ended request must be complete.
         """
-        drafted = any(share.offer.drafter is not None for share in outcome.rows)
+        clock = StageClock()
+        drafted = any(share.offer.drafter is not None for outcome in outcomes for share in outcome.rows)
         if drafted and self._parts.runner.has_kernels and not delivery.has_ended:
-            self.waiting = outcome
+            self.waiting = outcomes
         else:
-            self.learn(outcome)
+            self._learn(outcomes)
             delivery.close_ended()
         clock.mark("learn")
         self.learn_ms = clock.ms["learn"]
+        for own in clocks:
+            own.ms["learn"] = self.learn_ms / len(clocks)
 
-    def learn(self, outcome: StepOutcome) -> None:
-        """Tell the controller what a step cost and yielded, and which drafts have an outcome by now."""
+    def _learn(self, outcomes: Many[StepOutcome]) -> None:
+        """Tell the controller what steps cost and yielded, and which drafts have an outcome by now."""
         evidence = self._parts.draft_outcomes.take_complete()
         overlaps = self._parts.runner.has_kernels
-        self._parts.controller.learn(outcome._replace(evidence=evidence, overlaps=overlaps))
+        told = [outcome._replace(overlaps=overlaps) for outcome in outcomes] if overlaps else list(outcomes)
+        if evidence and told:
+            told[0] = told[0]._replace(evidence=evidence)
+        self._parts.controller.learn(*told)
 
     def catch_up(self) -> None:
         """Learn from the previous step if that has waited."""
-        outcome, self.waiting = self.waiting, None
-        if outcome is not None:
-            self.learn(outcome)
+        outcomes, self.waiting = self.waiting, ()
+        if outcomes:
+            self._learn(outcomes)
 
     def prepare(self, rows: Many[StepRow]) -> None:
         """Let the policy plan the step behind the pass in flight, on a device and if that pass has drafts."""
@@ -60,5 +66,5 @@ class Learning:
             self._parts.controller.prepare([row.view for row in rows], drafts)
 
     def drop(self) -> None:
-        """Discard the outcome that waits: the step after it has failed."""
-        self.waiting = None
+        """Discard the outcomes that wait: the step after them has failed."""
+        self.waiting = ()

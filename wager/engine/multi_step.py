@@ -37,9 +37,9 @@ from wager.policy import Draft, MultiStep, NodeRule, Offer, Plan
 from wager.records import Verdict
 from wager.tree import Tree
 
-LONGEST_RUN_MS = 25.0
+LONGEST_RUN_MS = 40.0
 """Time for which native code runs at most: that long a new request may wait, and tokens come at once."""
-MOST_STEPS = 64
+MOST_STEPS = 128
 """The most steps of one call."""
 UNKNOWN_STEPS = 4
 """Steps of a call while it is not known how long one takes."""

@@ -38,6 +38,7 @@ def try_native_passes(engine: Engine, *, wait: bool = False) -> None:
     for network in networks(parts):  # all of them, whether or not an earlier one has changed
         changed |= network.try_native(wait=wait)
         network.native_loader.request_build()
+    _make_native_drafting(parts)
     if not changed:
         return
     return_freed_memory()
@@ -47,6 +48,12 @@ def try_native_passes(engine: Engine, *, wait: bool = False) -> None:
     parts.notes |= pass_notes(parts)
     use_own_threads(engine)
     log.info("passes are native from here on: %s", parts.runner.decoder.layout)
+
+
+def _make_native_drafting(parts: Parts) -> None:
+    """Makes what drafters need for native steps now, because a request would wait for it."""
+    for drafter in parts.drafters.values():
+        _ = drafter.native
 
 
 def use_own_threads(engine: Engine) -> None:

@@ -20,6 +20,8 @@ from wager.records import CloseKind, Verdict
 from wager.target import ChoiceRow, Choices, RunRow
 from wager.tree import Tree
 
+Verdicts = list[Verdict | None]
+"""One verdict per row; None where a row is not judged or its scores are broken."""
 NO_TREE = Tree.empty()
 """The tree of every row until a draft is arranged."""
 

@@ -7,8 +7,8 @@
     verify   one target pass over all rows, and the target's choices
 
 A row is pending tokens plus a tree: prefill, plain decoding and speculation are the same code with other
-numbers. So that a device is not idle, `engine.prelaunch` launches work early, and `engine.pipeline` holds
-the verify pass in flight. On a CPU `engine.multi_step` takes several steps from `draft` to `commit` at once.
+numbers. On a device `engine.prelaunch` launches work early, and `engine.pipeline` holds the pass in flight;
+on a CPU `engine.multi_step` takes several steps from `draft` to `commit` at once.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from wager.engine.drafting import Drafting
 from wager.engine.observation import observe
 from wager.engine.pipeline import Strategy, is_typical
 from wager.engine.prelaunch import Prelaunch
-from wager.engine.rows import StepRow, close_thinking, drafts_of, stacked_tokens
+from wager.engine.rows import StepRow, Verdicts, close_thinking, drafts_of, stacked_tokens
 from wager.engine.step_engine import StepEngine
 from wager.engine.taken import StepTaken, outcome_of, report_of
 from wager.engine.telemetry import StageClock, StepReport
 from wager.policy import Controller, Plan
-from wager.records import Verdict
 from wager.target import NO_CHOICES, Choices, RunResult, judge
 from wager.tree import row_trees
 
@@ -38,7 +37,7 @@ def run_step(engine: StepEngine) -> list[StepReport]:
     bets = bet(engine.controller, rows)
     clock.mark("bet")
     taken = engine.multi_step.take(rows, bets, clock) or [take(engine, rows, bets, clock)]
-    return [report for step in taken if (report := conclude(engine, bets, step)) is not None]
+    return conclude(engine, bets, [emit(engine, step) for step in taken])
 
 
 def take(engine: StepEngine, rows: list[StepRow], bets: Plan, clock: StageClock) -> StepTaken:
@@ -56,18 +55,22 @@ def take(engine: StepEngine, rows: list[StepRow], bets: Plan, clock: StageClock)
     return StepTaken(rows, verdicts, clock, choices, typical)
 
 
-def conclude(engine: StepEngine, bets: Plan, step: StepTaken) -> StepReport | None:
-    """Emit and learn; None if all texts of the step ended in one that was taken together with it."""
-    rows, verdicts, clock, choices, *_ = step = step.of_running()
-    if not rows:
-        return None
-    clock.start()
-    engine.drafting.track_outcomes(rows)
-    engine.delivery.deliver(rows, verdicts, choices)
-    clock.mark("emit")
-    outcome = outcome_of(step, bets, engine.learning.learn_ms)
-    engine.learning.take_in(outcome, engine.delivery, clock)
-    return report_of(outcome, clock.ms)
+def emit(engine: StepEngine, step: StepTaken) -> StepTaken:
+    """Append tokens, end what ends, make the events; of several steps, those of texts that still run."""
+    step = step.of_running()
+    step.clock.start()
+    engine.drafting.track_outcomes(step.rows)
+    engine.delivery.deliver(step.rows, step.verdicts, step.choices)
+    step.clock.mark("emit")
+    return step
+
+
+def conclude(engine: StepEngine, bets: Plan, taken: list[StepTaken]) -> list[StepReport]:
+    """Learn: tell the policy about these steps, now or while the next pass runs, and report them."""
+    steps = [step for step in taken if step.rows]
+    outcomes = [outcome_of(step, bets, engine.learning.learn_ms / len(steps)) for step in steps]
+    engine.learning.take_in(outcomes, engine.delivery, [step.clock for step in steps])
+    return [report_of(outcome, step.clock.ms) for outcome, step in zip(outcomes, steps, strict=True)]
 
 
 def plan(engine: StepEngine) -> list[StepRow]:
@@ -124,20 +127,17 @@ def verify(engine: StepEngine, rows: list[StepRow]) -> tuple[RunResult, Choices,
     typical = is_typical(rows, taken, can_follow)
     if pending.device_tokens is not None:  # the choices are on the device before the host can read them
         engine.prelaunch.draft.launch_behind(rows, result, pending.device_tokens)
-        if can_follow and engine.prelaunch.plain.launch_behind(rows, result, pending):
-            typical = False
+        typical = not (can_follow and engine.prelaunch.plain.launch_behind(rows, result, pending)) and typical
     return result, pending.read(), typical
 
 
-def accept(rows: list[StepRow], choices: Choices) -> list[Verdict | None]:
+def accept(rows: list[StepRow], choices: Choices) -> Verdicts:
     """The acceptance rule; a path also ends where a row's thinking is closed."""
     verdicts = judge([row.tree if row.is_judged else None for row in rows], choices)
     return close_thinking(rows, verdicts, choices)
 
 
-def commit(
-    engine: StepEngine, rows: list[StepRow], result: RunResult, verdicts: list[Verdict | None]
-) -> None:
+def commit(engine: StepEngine, rows: list[StepRow], result: RunResult, verdicts: Verdicts) -> None:
     """Hand the drafters the features of the tokens that stay, and move accepted paths into place."""
     result = engine.prelaunch.copy.launch(rows, verdicts, result)
     kept = [row.kept_places(verdict) for row, verdict in zip(rows, verdicts, strict=True)]

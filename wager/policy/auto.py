@@ -45,7 +45,7 @@ from wager.policy.base import (
     Row,
     StepOutcome,
 )
-from wager.policy.experience import Experience, shape_of
+from wager.policy.experience import Experience, shape_of_rows
 from wager.policy.exploration import EXPLORED_SHARE, Exploration
 from wager.policy.ledger import START_ALLOWANCE
 from wager.policy.options import Option, StepView, best_nodes, best_shares, options_of, view_step
@@ -73,7 +73,7 @@ MOST_LATE = 0.5
 WHOLE_EVERY = 8
 """Drafts after which a whole one is wanted again, which shows what short ones miss."""
 
-PLAIN_STEPS, DRAFTED_STEPS, TIMING_STEPS = 16, 8, 2
+PLAIN_STEPS, DRAFTED_STEPS, TIMING_STEPS = 128, 8, 2
 """Steps for which a plain plan may be applied, one that drafts, and one that is there to time plain decoding:
 what is learned in them hardly changes the plan."""
 YOUNG_PART = 2
@@ -309,7 +309,12 @@ class Auto:
 
     # -- after the step
 
-    def learn(self, outcome: StepOutcome) -> None:
+    def learn(self, *outcomes: StepOutcome) -> None:
+        for outcome in outcomes:
+            self._learn_drafts(outcome)
+        self.paces.learn(outcomes, self.experience.costs)
+
+    def _learn_drafts(self, outcome: StepOutcome) -> None:
         drafted = [share for share in outcome.rows if share.draft is not None]
         plan = outcome.plan
         price = plan.details.price if plan and isinstance(plan.details, _Details) else None
@@ -317,13 +322,13 @@ class Auto:
         deviations = [self.yields.learn_evidence(item) for item in outcome.evidence]
         for number, share in enumerate(drafted):
             assert share.draft is not None
-            self.yields.learn_draft(share.row, share.draft, len(drafted), with_curve=number < LEARNED_CURVES)
+            with_curve = number < LEARNED_CURVES
+            self.yields.learn_draft(share.row, share.draft, len(drafted), with_curve=with_curve)
         for share in outcome.rows:
             self.yields.step(share.row.request_id, outcome.num_steps)
         for name in {share.offer.drafter for share in outcome.rows if share.offer.drafter}:
             depths = [share.offer.depth for share in outcome.rows if share.offer.drafter == name]
             self._since_whole[name] = 0 if 0 in depths else self._since_whole.get(name, 0) + 1
-        self.paces.learn(outcome, self.experience.costs)
         self._settle(outcome, max(deviations, default=0.0))
 
     def _settle(self, outcome: StepOutcome, deviation: float) -> None:
@@ -336,7 +341,7 @@ class Auto:
         costs, budget, rows = self.experience.costs, self.exploration, [share.row for share in outcome.rows]
         if not costs.measured:
             return
-        curve = costs.curve(*shape_of(rows))
+        curve = costs.curve(*shape_of_rows(rows))
         plain_ms = float(curve[min(len(rows), MAX_TOKENS)])
         elapsed_ms = (outcome.verify_ms + outcome.draft_ms) * outcome.num_steps
         budget.earn(elapsed_ms, plain_ms, self._gained_ms(), outcome.num_steps)

@@ -290,8 +290,11 @@ class Policy(Protocol):
         """
         ...
 
-    def learn(self, outcome: StepOutcome) -> None:
-        """Take in a finished step, plain ones too, once each; possibly after the next step was planned."""
+    def learn(self, *outcomes: StepOutcome) -> None:
+        """Take in finished steps, plain ones too, once each; possibly after the next step was planned.
+
+        Several steps were taken in a row under one plan (`multi_step`).
+        """
         ...
 
     def forget(self, request_id: Hashable) -> None:

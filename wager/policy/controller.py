@@ -23,7 +23,7 @@ from wager.policy.base import (
     Row,
     StepOutcome,
 )
-from wager.policy.experience import Experience, shape_of
+from wager.policy.experience import Experience, shape_of_rows
 from wager.policy.fixed_requests import (
     any_sized,
     as_plain,
@@ -141,14 +141,15 @@ class Controller:
         """How this plan may be applied in several steps without asking again; None: in one step only."""
         return None if any_sized(rows) else self.policy.multi_step(plan, rows)
 
-    def learn(self, outcome: StepOutcome) -> None:
-        """Take in a finished step."""
+    def learn(self, *outcomes: StepOutcome) -> None:
+        """Take in finished steps of one plan, in their order."""
         self._version += 1
         if self.on_step is not None:
-            self.on_step(outcome, self._prediction(outcome))
-        outcome = self.experience.learn(outcome)
-        sized = any_sized([share.row for share in outcome.rows])
-        self.policy.learn(without_own(outcome) if sized else outcome)
+            for outcome in outcomes:
+                self.on_step(outcome, self._prediction(outcome))
+        entered = self.experience.learn(*outcomes)
+        sized = any(any_sized([share.row for share in outcome.rows]) for outcome in entered)
+        self.policy.learn(*[without_own(outcome) for outcome in entered] if sized else entered)
 
     def forget(self, request_id: Hashable) -> Account:
         """The request has ended: returns its account."""
@@ -161,7 +162,7 @@ class Controller:
         if outcome.plan is not None and outcome.plan.prediction is not None:
             return outcome.plan.prediction
         rows = [share.row for share in outcome.rows]
-        curve = self.experience.costs.curve(*shape_of(rows))
+        curve = self.experience.costs.curve(*shape_of_rows(rows))
         return Prediction(float(len(rows)), float(curve[min(outcome.num_tokens, len(curve) - 1)]))
 
 

@@ -57,39 +57,36 @@ class Experience:
         self._stalls = 0
         """Steps that drafted and stalled, in a row."""
 
-    def learn(self, outcome: StepOutcome) -> StepOutcome:
-        """Enter one finished step. Returns it as it was but for what the machine stood still."""
-        if not outcome.rows:
-            return outcome
-        shape = shape_of([share.row for share in outcome.rows])
-        drafting = self.draft_shapes(outcome)
-        is_divided = self._is_divided(outcome, shape, drafting)
-        if not is_divided:
-            outcome = self._divided(outcome, shape)
-        # Posted before the costs learn from it: a stalled step must not vouch for itself.
-        moving = self._post(outcome, shape, drafting)
-        if outcome.is_typical and is_divided and outcome.native == shape.native:
-            is_bare = not drafting or not outcome.overlaps
-            num_read = sum([share.row.num_pending - 1 for share in outcome.rows])
-            shift = self.costs.observe_pass(
-                outcome.num_tokens,
-                *shape[:2],
-                outcome.verify_ms,
-                num_read=num_read,
-                is_bare=is_bare,
-                native=shape.native,
-            )
+    def learn(self, *outcomes: StepOutcome) -> list[StepOutcome]:
+        """Enter finished steps of one plan. Returns them as they were but for what the machine stood still.
+
+        The costs learn the mean of each kind of step.
+        """
+        found, times = list[StepOutcome](), _MeanTimes()
+        for outcome in outcomes:
+            if not outcome.rows:
+                continue
+            shape, drafting = shape_of(outcome), self.draft_shapes(outcome)
+            is_divided = self._is_divided(outcome, shape, drafting)
+            if not is_divided:
+                outcome = self._divided(outcome, shape)
+            # Posted before the costs learn from it: a stalled step must not vouch for itself.
+            moving = self._post(outcome, shape, drafting)
+            is_pass_known = outcome.is_typical and is_divided and outcome.native == shape.native
+            times.add(outcome, shape, drafting, is_pass_known=is_pass_known)
+            self.running = _requests_by_drafter(outcome)
+            if moving != 1.0:
+                outcome = outcome._replace(
+                    verify_ms=moving * outcome.verify_ms, draft_ms=moving * outcome.draft_ms
+                )
+            found.append(outcome)
+            for item in outcome.evidence:
+                stood = leading_hits(item.ranks.tolist())
+                self.survival.observe(stood, len(item.ranks), (item.drafter, item.phase))
+        for shift in times.enter(self.costs):
             if shift:
                 self._refund(slower=shift > 0.0)
-        if drafting:
-            self.costs.observe_drafts(drafting, outcome.draft_ms)
-        self.running = _requests_by_drafter(outcome)
-        for item in outcome.evidence:
-            stood = leading_hits(item.ranks.tolist())
-            self.survival.observe(stood, len(item.ranks), (item.drafter, item.phase))
-        if moving == 1.0:
-            return outcome
-        return outcome._replace(verify_ms=moving * outcome.verify_ms, draft_ms=moving * outcome.draft_ms)
+        return found
 
     def draft_shapes(self, outcome: StepOutcome) -> dict[str, DraftShape]:
         """The drafts of a step, by drafter."""
@@ -235,7 +232,60 @@ def leading_hits(ranks: list[int]) -> int:
     return len(ranks)
 
 
-def shape_of(rows: Sequence[Row]) -> StepShape:
+class _PassKind(NamedTuple):
+    """What the time of a pass depends on."""
+
+    num_tokens: int
+    shape: StepShape
+    num_read: int
+    is_bare: bool
+
+
+class _MeanTimes:
+    """The times of steps by what they depend on, to be entered as means."""
+
+    def __init__(self) -> None:
+        self._passes: dict[_PassKind, list[float]] = {}
+        self._drafts: dict[tuple[tuple[str, DraftShape], ...], list[float]] = {}
+
+    def add(
+        self, outcome: StepOutcome, shape: StepShape, drafting: dict[str, DraftShape], *, is_pass_known: bool
+    ) -> None:
+        if is_pass_known:
+            num_read = sum([share.row.num_pending - 1 for share in outcome.rows])
+            is_bare = not drafting or not outcome.overlaps
+            kind = _PassKind(outcome.num_tokens, shape, num_read, is_bare)
+            self._passes.setdefault(kind, []).append(outcome.verify_ms)
+        if drafting:
+            self._drafts.setdefault(tuple(drafting.items()), []).append(outcome.draft_ms)
+
+    def enter(self, costs: CostModel) -> list[float]:
+        """Tell the costs; returns by how much the machine was found to have changed its level with each."""
+        shifts = []
+        for (num_tokens, shape, num_read, is_bare), times in self._passes.items():
+            shifts.append(
+                costs.observe_pass(
+                    num_tokens,
+                    *shape[:2],
+                    sum(times) / len(times),
+                    num_read=num_read,
+                    is_bare=is_bare,
+                    native=shape.native,
+                )
+            )
+        for drafting, times in self._drafts.items():
+            costs.observe_drafts(dict(drafting), sum(times) / len(times))
+        return shifts
+
+
+def shape_of(outcome: StepOutcome) -> StepShape:
+    """The shape of a step that was taken."""
+    return shape_of_rows([share.row for share in outcome.rows])
+
+
+def shape_of_rows(rows: Sequence[Row]) -> StepShape:
     """The shape of a step of these rows."""
-    context_len = max((row.context_len for row in rows), default=0)
+    if len(rows) == 1:
+        return StepShape(1, rows[0].context_len, rows[0].native)
+    context_len = max([row.context_len for row in rows], default=0)
     return StepShape(max(len(rows), 1), context_len, bool(rows) and all(row.native for row in rows))

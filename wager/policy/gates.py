@@ -25,7 +25,7 @@ from wager.policy.base import (
     Row,
     StepOutcome,
 )
-from wager.policy.experience import Experience, shape_of
+from wager.policy.experience import Experience, shape_of_rows
 from wager.tree import Forest, build_forest
 
 LONGEST_INTERVAL = 48
@@ -105,8 +105,14 @@ class _Gate:
         """A gate looks at every step."""
         return None
 
-    def learn(self, outcome: StepOutcome) -> None:
-        self.inner.learn(outcome)
+    def learn(self, *outcomes: StepOutcome) -> None:
+        self.inner.learn(*outcomes)
+        for outcome in outcomes:
+            self._look(outcome)
+
+    def _look(self, outcome: StepOutcome) -> None:
+        """Take in what a step says about the gate."""
+        raise NotImplementedError
 
     def forget(self, request_id: Hashable) -> None:
         self.inner.forget(request_id)
@@ -130,15 +136,14 @@ class EmaGate(_Gate):
     def admits(self, rows: Sequence[Row]) -> list[bool]:
         return [self.open or self._trials.is_due] * len(rows)
 
-    def learn(self, outcome: StepOutcome) -> None:
-        super().learn(outcome)
+    def _look(self, outcome: StepOutcome) -> None:
         drafted = any(share.offer.drafter is not None for share in outcome.rows)
         rows = [share.row for share in outcome.rows]
         if not drafted and not self.open:
             self._trials.wait()
         if not drafted or not all(row.emits for row in rows):
             return
-        plain_ms = self.experience.costs.plain_ms(*shape_of(rows))
+        plain_ms = self.experience.costs.plain_ms(*shape_of_rows(rows))
         emitted = sum(share.accepted + 1 for share in outcome.rows) / len(rows)
         # A stall must not flip the verdict: no step counts as worse than a quarter of plain speed.
         ratio = max(emitted * plain_ms / (outcome.verify_ms + outcome.draft_ms), 0.25)
@@ -183,8 +188,7 @@ class EntropyGate(_Gate):
         assert row.target_p1 is not None
         return row.target_p1 < self.unsure or below >= self.patience
 
-    def learn(self, outcome: StepOutcome) -> None:
-        super().learn(outcome)
+    def _look(self, outcome: StepOutcome) -> None:
         for share in outcome.rows:
             row, key = share.row, share.row.request_id
             if row.target_p1 is None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from wager.costs import MAX_TOKENS, CostModel, DraftShape
 from wager.policy.base import UNLIMITED, Draft, FloatArray, Row, limits_of, stack_scores
-from wager.policy.experience import Experience, StepShape, shape_of
+from wager.policy.experience import Experience, StepShape, shape_of_rows
 from wager.policy.yields import Group, Yields
 from wager.tree import Forest, build_forest, one_tree
 
@@ -68,7 +68,7 @@ class Option(NamedTuple):
 
 def view_step(costs: CostModel, rows: Sequence[Row], speedups: Sequence[float], max_nodes: int) -> StepView:
     """The step of these rows; `max_nodes` bounds the nodes of all of them by configuration."""
-    shape = shape_of(rows)
+    shape = shape_of_rows(rows)
     curve = costs.curve(*shape)
     base = min(sum([row.num_pending for row in rows]), MAX_TOKENS)
     num_emitting = max(sum([row.emits for row in rows]), 1)

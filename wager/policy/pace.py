@@ -57,12 +57,14 @@ class Paces:
         own = [self._own.get(row.request_id) for row in rows]
         return [common if pace is None else pace.speedup for pace in own]
 
-    def learn(self, outcome: StepOutcome, costs: CostModel) -> None:
-        """Take in a step of decoding rows; a step that reads a prompt says nothing of bets."""
-        shares = outcome.rows
-        if not shares or sum([share.row.emits for share in shares]) < len(shares):
-            return
-        shape = shape_of([share.row for share in shares])
+    def learn(self, outcomes: Sequence[StepOutcome], costs: CostModel) -> None:
+        """Take in steps of decoding rows; a step that reads a prompt says nothing of bets."""
+        for outcome in outcomes:
+            if outcome.rows and all(share.row.emits for share in outcome.rows):
+                self._learn_step(outcome, costs)
+
+    def _learn_step(self, outcome: StepOutcome, costs: CostModel) -> None:
+        shares, shape = outcome.rows, shape_of(outcome)
         num_rows, curve = shape.num_rows, costs.curve(*shape)
         drafting = Counter([share.offer for share in shares if share.offer.drafter])
         spent_ms = float(curve[min(outcome.num_tokens, MAX_TOKENS)])

@@ -52,7 +52,7 @@ class Plain:
     def multi_step(self, plan: Plan, rows: Sequence[Row]) -> MultiStep | None:
         return MultiStep(UNLIMITED)
 
-    def learn(self, outcome: StepOutcome) -> None:
+    def learn(self, *outcomes: StepOutcome) -> None:
         """A fixed rule learns nothing."""
 
     def forget(self, request_id: Hashable) -> None:

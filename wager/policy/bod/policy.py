@@ -25,7 +25,7 @@ from wager.policy.base import (
 )
 from wager.policy.bod import BODConfig, BODController
 from wager.policy.bod.closed_form import throughput
-from wager.policy.experience import Experience, shape_of
+from wager.policy.experience import Experience, shape_of_rows
 from wager.policy.gates import Backoff
 from wager.policy.simple import fixed_plan
 from wager.tree import Forest
@@ -78,7 +78,11 @@ class BodPolicy:
         """Every step changes the estimates, and so the bet."""
         return None
 
-    def learn(self, outcome: StepOutcome) -> None:
+    def learn(self, *outcomes: StepOutcome) -> None:
+        for outcome in outcomes:
+            self._learn_step(outcome)
+
+    def _learn_step(self, outcome: StepOutcome) -> None:
         time_ms = outcome.verify_ms + outcome.draft_ms
         for share in outcome.rows:
             if share.num_nodes == 0:
@@ -107,7 +111,7 @@ class BodPolicy:
 
     def _plain_rate(self, rows: Sequence[Row]) -> float:
         """The same of a plain step; a bet's step time is shared by all rows alike."""
-        return 1.0 / self.experience.costs.plain_ms(*shape_of(rows))
+        return 1.0 / self.experience.costs.plain_ms(*shape_of_rows(rows))
 
 
 def _choice_of(plan: Plan) -> _Choice:
